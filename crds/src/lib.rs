@@ -21,6 +21,7 @@ mod preview_progress;
 mod program;
 pub mod reasons;
 mod report;
+mod request;
 mod revision;
 mod subscription;
 pub mod tenants;
@@ -48,6 +49,7 @@ pub use program::{
     GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
 };
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
+pub use request::{RequestLevel, ServiceRequests, TENANT};
 pub use revision::{
     ConditionStatus, ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport,
     ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,

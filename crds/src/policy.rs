@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::admission::{Admission, Mode};
 use crate::program::{ContextAwareResource, Program, any_object};
+use crate::request::ServiceRequests;
 
 /// The maximum of `revisionHistoryLimit`. An object that an older version admitted may have more: then only this number is kept.
 pub const MAX_REVISION_HISTORY: u32 = 50;
@@ -32,7 +33,8 @@ pub const MAX_REVISION_HISTORY: u32 = 50;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[x_kube(
-    validation = Rule::new("has(self.admission)").message("say in `admission` which requests the policy decides about")
+    validation = Rule::new("has(self.admission) != has(self.request)")
+        .message("say in `admission` or in `request` which requests the policy decides about")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PolicySpec {
@@ -64,9 +66,14 @@ pub struct PolicySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 30))]
     pub timeout_eval_seconds: Option<u32>,
-    /// The requests to the Kubernetes API that the policy decides about, and how its verdicts are enforced. Required.
+    /// The requests to the Kubernetes API that the policy decides about, and how its verdicts are enforced. A policy has exactly one of
+    /// `admission` and `request`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
+    /// The requests to services that the policy decides about, and the place of the policy in their chain. A policy has exactly one of
+    /// `admission` and `request`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<ServiceRequests>,
     /// The number of old revisions that are kept for rollback: at most 50. Default: 10.
     #[serde(default = "revision_history_limit")]
     #[schemars(range(max = 50))]

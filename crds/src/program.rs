@@ -109,7 +109,7 @@ pub struct SecretRef {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[x_kube(
     validation = Rule::new("!has(self.entrypoint) || self.dialect == 'Admission'")
-        .message("`entrypoint` is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`"),
+        .message("`entrypoint` is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`, and that of Request `result` or `main`"),
     validation = Rule::new("!has(self.libs) || self.dialect == 'Gatekeeper'")
         .message("`libs` is for the dialect Gatekeeper")
 )]

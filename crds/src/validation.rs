@@ -6,7 +6,8 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use serde_json::{Map, Value};
 
-use crate::{Admission, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
+use crate::request::{MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
+use crate::{Admission, Cel, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
 
 /// The maximum size of `settings`, in bytes of JSON.
 pub const MAX_SETTINGS: usize = 256 * 1024;
@@ -14,6 +15,16 @@ pub const MAX_SETTINGS: usize = 256 * 1024;
 pub const MAX_SETTINGS_NESTING: usize = 64;
 /// The maximum number of members in a group.
 pub const MAX_MEMBERS: usize = 32;
+
+/// The maximum length of `request.user`, in bytes.
+const MAX_USER: usize = 253;
+
+/// The requests that a policy decides about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Point {
+    Admission,
+    Request,
+}
 
 /// An error in the value of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,33 +87,85 @@ impl Errors {
     }
 
     fn policy(&mut self, at: &str, spec: &PolicySpec) {
-        self.program(&format!("{at}.program"), &spec.program);
+        let point = if spec.request.is_some() { Point::Request } else { Point::Admission };
+        self.program(&format!("{at}.program"), &spec.program, point);
         self.settings(&format!("{at}.settings"), &spec.settings);
         if let Some(seconds) = spec.timeout_eval_seconds {
             self.seconds(&format!("{at}.timeoutEvalSeconds"), seconds);
         }
-        match &spec.admission {
-            Some(admission) => self.admission(&format!("{at}.admission"), admission),
-            None => self.add(format!("{at}.admission"), "is missing: say which requests the policy decides about"),
+        match (&spec.admission, &spec.request) {
+            (Some(admission), None) => self.admission(&format!("{at}.admission"), admission),
+            (None, Some(request)) => self.request(&format!("{at}.request"), request),
+            (Some(_), Some(_)) => {
+                let message = "is set together with `admission`: a policy has one of them; make two policies";
+                self.add(format!("{at}.request"), message);
+            }
+            (None, None) => {
+                let message = "is missing: say in `admission` or in `request` which requests the policy decides about";
+                self.add(format!("{at}.admission"), message);
+            }
         }
     }
 
-    fn program(&mut self, at: &str, program: &Program) {
+    fn request(&mut self, at: &str, request: &ServiceRequests) {
+        if !PRIORITIES.contains(&request.priority) {
+            let (first, last) = PRIORITIES.into_inner();
+            self.add(format!("{at}.priority"), format!("is {}: must be {first} to {last}", request.priority));
+        }
+        if request.service_types.len() > MAX_SERVICE_TYPES {
+            let message = format!("has {} items: at most {MAX_SERVICE_TYPES} are allowed", request.service_types.len());
+            self.add(format!("{at}.serviceTypes"), message);
+        }
+        if request.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > MAX_USER) {
+            self.add(format!("{at}.user"), format!("must have 1 to {MAX_USER} characters"));
+        }
+        let requirements = request.selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten());
+        for (index, requirement) in requirements.enumerate() {
+            self.requirement(&format!("{at}.selector.matchExpressions[{index}]"), requirement);
+        }
+    }
+
+    fn program(&mut self, at: &str, program: &Program, point: Point) {
         match program {
-            Program::Wasm(wasm) => self.wasm(&format!("{at}.wasm"), wasm),
-            Program::Rego(rego) => self.rego(&format!("{at}.rego"), rego),
+            Program::Wasm(wasm) => self.wasm(&format!("{at}.wasm"), wasm, point),
+            Program::Rego(rego) => self.rego(&format!("{at}.rego"), rego, point),
             Program::Cel(cel) => {
+                self.fields_of_point(&format!("{at}.cel"), cel, point);
                 for (index, validation) in cel.validations.iter().enumerate() {
                     if validation.expression.trim().is_empty() {
                         self.add(format!("{at}.cel.validations[{index}].expression"), "is empty");
                     }
                 }
             }
-            Program::Group(group) => self.group(&format!("{at}.group"), group),
+            Program::Group(group) => self.group(&format!("{at}.group"), group, point),
         }
     }
 
-    fn wasm(&mut self, at: &str, wasm: &Wasm) {
+    /// Refuses the fields of a CEL program that have no effect.
+    fn fields_of_point(&mut self, at: &str, cel: &Cel, point: Point) {
+        let only_admission =
+            "is for policies with `admission`: a request policy changes the payload by `patch` in `result`";
+        let fields = [
+            ("result", cel.result.is_some(), Point::Request, "is for policies with `request`"),
+            ("mutations", !cel.mutations.is_empty(), Point::Admission, only_admission),
+            (
+                "auditAnnotations",
+                !cel.audit_annotations.is_empty(),
+                Point::Admission,
+                "is for policies with `admission`",
+            ),
+        ];
+        for (field, is_set, wanted, message) in fields {
+            if is_set && point != wanted {
+                self.add(format!("{at}.{field}"), message);
+            }
+        }
+    }
+
+    fn wasm(&mut self, at: &str, wasm: &Wasm, point: Point) {
+        if point == Point::Request && wasm.mode == Some(crate::WasmMode::Gatekeeper) {
+            self.add(format!("{at}.mode"), "is gatekeeper: a request policy needs another mode, such as opa");
+        }
         if !["registry://", "https://", "file://"].iter().any(|scheme| wasm.module.starts_with(scheme)) {
             let message = format!("{:?} must start with registry://, https:// or file://", wasm.module);
             self.add(format!("{at}.module"), message);
@@ -115,11 +178,21 @@ impl Errors {
         }
     }
 
-    fn rego(&mut self, at: &str, rego: &Rego) {
-        if rego.entrypoint.is_some() && rego.dialect == crate::RegoDialect::Gatekeeper {
+    fn rego(&mut self, at: &str, rego: &Rego, point: Point) {
+        let dialect_point = if rego.dialect == crate::RegoDialect::Request { Point::Request } else { Point::Admission };
+        match (point, dialect_point) {
+            (Point::Admission, Point::Request) => {
+                self.add(format!("{at}.dialect"), "is Request, which is for policies with `request`");
+            }
+            (Point::Request, Point::Admission) => {
+                self.add(format!("{at}.dialect"), "must be Request: the policy has `request`");
+            }
+            _ => {}
+        }
+        if rego.entrypoint.is_some() && rego.dialect != crate::RegoDialect::Admission {
             self.add(
                 format!("{at}.entrypoint"),
-                "is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`",
+                "is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`, and that of Request `result` or `main`",
             );
         }
         if !rego.libs.is_empty() && rego.dialect != crate::RegoDialect::Gatekeeper {
@@ -127,7 +200,7 @@ impl Errors {
         }
     }
 
-    fn group(&mut self, at: &str, group: &Group) {
+    fn group(&mut self, at: &str, group: &Group, point: Point) {
         if group.members.is_empty() || group.members.len() > MAX_MEMBERS {
             let message = format!("has {} members: a group has 1 to {MAX_MEMBERS}", group.members.len());
             self.add(format!("{at}.members"), message);
@@ -137,7 +210,7 @@ impl Errors {
             if matches!(*member.program, Program::Group(_)) {
                 self.add(format!("{at}.program"), "is a group: a group cannot be a member of a group");
             } else {
-                self.program(&format!("{at}.program"), &member.program);
+                self.program(&format!("{at}.program"), &member.program, point);
             }
             self.settings(&format!("{at}.settings"), &member.settings);
         }

@@ -12,6 +12,9 @@ use crate::budgets::Overloaded;
 use crate::metrics::{Outcome, RefusalReason};
 use crate::table::Revision;
 
+/// The reason why a request policy is not asked about a review.
+const NOT_ABOUT_REVIEWS: &str = "the policy decides about requests to services";
+
 /// The key of the audit annotation that gives the reason why the program of a policy was not evaluated.
 const NOT_ASKED: &str = "not-asked";
 
@@ -30,13 +33,14 @@ pub struct Decision {
 /// Returns the reason why the program of a revision is not evaluated for a request at its path; `None` if it must be evaluated,
 /// unless its `matchConditions` exclude the request.
 fn skip_reason(revision: &Revision, review: &Review, namespaces: &BTreeMap<String, Labels>) -> Option<&'static str> {
-    if !revision.is_matched_by_api_server || !revision.enabled {
+    let Some(admission) = revision.admission() else { return Some(NOT_ABOUT_REVIEWS) };
+    if !admission.is_matched_by_api_server || !revision.enabled {
         return mismatch(revision, review, namespaces);
     }
     // The API server has matched the request with current labels. The labels of namespaces that this replica knows may be older:
     // a second match would allow requests that the policy covers. Only the limits of a namespaced policy are checked again,
     // because its owner may not be allowed to see other requests.
-    match revision.matching.covers_by_confinement(review) {
+    match admission.matching.covers_by_confinement(review) {
         Coverage::NotCovered { why } => Some(why),
         Coverage::Covered => None,
     }
@@ -44,10 +48,11 @@ fn skip_reason(revision: &Revision, review: &Review, namespaces: &BTreeMap<Strin
 
 /// Returns the reason why the policy of a revision does not decide about a request, apart from its `matchConditions`.
 fn mismatch(revision: &Revision, review: &Review, namespaces: &BTreeMap<String, Labels>) -> Option<&'static str> {
+    let Some(admission) = revision.admission() else { return Some(NOT_ABOUT_REVIEWS) };
     if !revision.enabled {
         return Some("spec.enabled is false");
     }
-    match revision.matching.covers(review, |name| namespaces.get(name)) {
+    match admission.matching.covers(review, |name| namespaces.get(name)) {
         Coverage::NotCovered { why } => Some(why),
         Coverage::Covered => None,
     }
@@ -59,7 +64,7 @@ fn mismatch(revision: &Revision, review: &Review, namespaces: &BTreeMap<String, 
 /// Returns an error if their evaluation fails.
 async fn condition_mismatch(revision: &Revision, review: &Review) -> Result<Option<&'static str>, EvaluationError> {
     // A raw request has no fields that a condition could read.
-    if !revision.is_matched_by_api_server
+    if revision.admission().is_some_and(|admission| !admission.is_matched_by_api_server)
         && review.head().is_some()
         && is_excluded_by_conditions(revision, review).await?
     {
@@ -89,7 +94,8 @@ pub async fn exclusion(
 /// # Errors
 /// Returns an error if the evaluation of a condition fails and no other condition excludes the request.
 pub async fn is_excluded_by_conditions(revision: &Revision, review: &Review) -> Result<bool, EvaluationError> {
-    let Some(conditions) = &revision.conditions else { return Ok(false) };
+    let conditions = revision.admission().and_then(|admission| admission.conditions.as_ref());
+    let Some(conditions) = conditions else { return Ok(false) };
     let by = conditions.excludes(review, Deadline::after(revision.timeout)).await.map_err(|(_, error)| error)?;
     Ok(by.is_some())
 }
@@ -134,9 +140,10 @@ pub async fn decide(
     let denied = !decided.allowed;
     let denial = decided.message.clone();
     // The preview of an experiment in the mode Monitor compares this verdict.
-    let is_monitored = action == Action::Validate && revision.enforcement.mode == Mode::Monitor;
+    let enforcement = revision.enforcement();
+    let is_monitored = action == Action::Validate && enforcement.mode == Mode::Monitor;
     let unenforced = is_monitored.then(|| Box::new(decided.clone()));
-    let verdict = if action == Action::Audit { decided } else { decided.enforce(&revision.enforcement) };
+    let verdict = if action == Action::Audit { decided } else { decided.enforce(&enforcement) };
     let outcome = match (&failed, denied, &verdict) {
         (Some(_), ..) => Outcome::Failed,
         (None, true, verdict) if verdict.allowed => Outcome::Monitored,
@@ -184,7 +191,7 @@ fn log(
                 generation = revision.generation,
                 request_uid = review.uid(),
                 engine = revision.program.engine(),
-                mode = revision.enforcement.mode.as_str(),
+                mode = revision.enforcement().mode.as_str(),
                 allowed,
                 duration_us,
                 $($($field)*,)?

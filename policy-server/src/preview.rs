@@ -77,7 +77,7 @@ impl Live {
     }
 
     fn is_monitoring(&self) -> bool {
-        self.revision().is_some_and(|revision| revision.enforcement.mode == Mode::Monitor)
+        self.revision().is_some_and(|revision| revision.enforcement().mode == Mode::Monitor)
     }
 
     /// Returns the verdict that answered the request, or that would have answered it. With `is_protecting`, the mode Protect applies
@@ -88,7 +88,7 @@ impl Live {
             Self::Answered { decision, .. } if !decision.was_asked => Ok(Cow::Owned(Verdict::allow())),
             Self::Answered { revision, decision } => Ok(match &decision.unenforced {
                 Some(verdict) if is_protecting => {
-                    Cow::Owned(Verdict::clone(verdict).enforce(&revision.enforcement.protecting()))
+                    Cow::Owned(Verdict::clone(verdict).enforce(&revision.enforcement().protecting()))
                 }
                 _ => Cow::Borrowed(&decision.verdict),
             }),
@@ -241,7 +241,7 @@ fn begin(Queued { job, evaluations, place }: Queued, workers: &Shares, previews:
 async fn preview(job: &Job, mut evaluation: Evaluation) {
     let experiment = Arc::clone(&evaluation.experiment);
     // Two versions that enforce nothing are compared by the verdicts that they would enforce.
-    let is_monitored = job.live.is_monitoring() && experiment.revision.enforcement.mode == Mode::Monitor;
+    let is_monitored = job.live.is_monitoring() && experiment.revision.enforcement().mode == Mode::Monitor;
     // Live requests hold the places or the memory. This is no failure of the experiment: the evaluation counts as dropped.
     let Ok(place) = experiment.revision.accounts.preview_place().await else { return };
     let start = Instant::now();

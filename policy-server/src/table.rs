@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use jiff::Timestamp;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::matching::Labels;
+use proviso_core::request::{Criteria, Level};
 use proviso_core::{Enforcement, Failure, Match, PolicyId};
 use proviso_crds::{AdmissionCoverage, PreviewSettings};
 use proviso_engines::Program;
@@ -151,6 +152,26 @@ pub struct Revision {
     /// The strong etag with its quotes (AIP-154): a hash of uid and generation.
     pub etag: String,
     pub program: Program,
+    pub point: Point,
+    pub enabled: bool,
+    /// The time limit of one evaluation.
+    pub timeout: Duration,
+    /// The accounts of the policy in the budgets of evaluations.
+    pub accounts: Accounts,
+    /// The metrics of the policy. The evaluations of an experiment are counted as previews instead.
+    pub metrics: PolicyMetrics,
+}
+
+/// The enforcement point of a policy: the requests that it decides about.
+#[derive(Debug)]
+pub enum Point {
+    Admission(AdmissionPoint),
+    Request(RequestPoint),
+}
+
+/// The requests to the Kubernetes API that a policy decides about.
+#[derive(Debug)]
+pub struct AdmissionPoint {
     pub matching: Match,
     /// The rules and selectors as text, to compare them with those of another revision.
     pub coverage: AdmissionCoverage,
@@ -163,13 +184,15 @@ pub struct Revision {
     /// server decides.
     pub is_matched_by_api_server: bool,
     pub enforcement: Enforcement,
-    pub enabled: bool,
-    /// The time limit of one evaluation.
-    pub timeout: Duration,
-    /// The accounts of the policy in the budgets of evaluations.
-    pub accounts: Accounts,
-    /// The metrics of the policy. The evaluations of an experiment are counted as previews instead.
-    pub metrics: PolicyMetrics,
+}
+
+/// The requests to services that a policy decides about.
+#[derive(Debug)]
+pub struct RequestPoint {
+    pub level: Level,
+    pub priority: u32,
+    /// The criteria without the tenant, which depends on the Namespace of the policy.
+    pub criteria: Criteria,
 }
 
 /// An experiment with an active preview. A stopped experiment is not in the table. To stop a preview, call
@@ -188,12 +211,39 @@ pub struct Experiment {
     pub failure: Option<Failure>,
 }
 
+impl Revision {
+    /// Returns the requests to the Kubernetes API that the policy decides about; `None` for a request policy.
+    #[must_use]
+    pub fn admission(&self) -> Option<&AdmissionPoint> {
+        match &self.point {
+            Point::Admission(point) => Some(point),
+            Point::Request(_) => None,
+        }
+    }
+
+    /// Returns the requests to services that the policy decides about; `None` for another policy.
+    #[must_use]
+    pub fn request(&self) -> Option<&RequestPoint> {
+        match &self.point {
+            Point::Request(point) => Some(point),
+            Point::Admission(_) => None,
+        }
+    }
+
+    /// Returns the enforcement of the verdicts about reviews. The verdicts of a request policy have the default.
+    #[must_use]
+    pub fn enforcement(&self) -> Enforcement {
+        self.admission().map(|admission| admission.enforcement.clone()).unwrap_or_default()
+    }
+}
+
 impl Experiment {
     /// Returns true if the webhook of this revision of the policy receives every request that concerns the experiment. An
     /// experiment that disables the policy concerns only requests that the policy receives.
     #[must_use]
-    pub fn shares_webhook_with(&self, live: &Revision) -> bool {
-        !self.revision.enabled || self.revision.coverage == live.coverage
+    pub fn shares_webhook_with<'a>(&'a self, live: &'a Revision) -> bool {
+        let coverage = |revision: &'a Revision| revision.admission().map(|admission| &admission.coverage);
+        !self.revision.enabled || coverage(&self.revision) == coverage(live)
     }
 
     /// Returns the versions of an evaluation of this experiment in comparison with this live generation.

@@ -209,7 +209,11 @@ impl Program {
     ///
     /// # Errors
     /// The errors of [`Self::evaluate`], and [`EvaluationError::Failed`] if the policy has another dialect.
-    pub async fn evaluate_request(&self, chain: &Chain, deadline: Deadline) -> Result<Option<serde_json::Value>, EvaluationError> {
+    pub async fn evaluate_request(
+        &self,
+        chain: &Chain,
+        deadline: Deadline,
+    ) -> Result<Option<serde_json::Value>, EvaluationError> {
         if self.prepared.evaluated_rules.dialect() != Dialect::Request {
             return Err(EvaluationError::Failed("Rego of a request policy needs the dialect Request".into()));
         }
@@ -268,9 +272,7 @@ impl Prepared {
             Review::admission(TRIAL_REQUEST.into()).map_err(|error| CompileError::Invalid(error.to_string()))?;
         let deadline = Deadline::after(TRIAL_TIMEOUT);
         let evaluated = memory::evaluate(DEFAULT_MEMORY_LIMIT, || match self.evaluated_rules.dialect() {
-            Dialect::Gatekeeper | Dialect::Admission => {
-                self.evaluate(self.engine.clone(), &trial, deadline).map(drop)
-            }
+            Dialect::Gatekeeper | Dialect::Admission => self.evaluate(self.engine.clone(), &trial, deadline).map(drop),
             Dialect::Request if self.evaluated_rules.is_published() => {
                 self.evaluate_request(TRIAL_PUBLISHED_INPUT, deadline).map(drop)
             }
@@ -297,14 +299,16 @@ impl Prepared {
 
     /// Evaluates the rule of a request policy. `input` is the JSON of an object.
     fn evaluate_request(&self, input: &str, deadline: Deadline) -> Result<Option<serde_json::Value>, EvaluationError> {
-        let mut input: Value = value::read(input).map_err(|error| EvaluationError::Failed(format!("the input: {error}")))?;
+        let mut input: Value =
+            value::read(input).map_err(|error| EvaluationError::Failed(format!("the input: {error}")))?;
         if let Ok(members) = input.as_object_mut() {
             members.insert("parameters".into(), self.settings.clone());
         }
         let mut result = None;
         self.evaluate_rules(self.engine.clone(), input, deadline, |entrypoint, value| {
             if value != Value::Undefined {
-                let invalid = |error| EvaluationError::InvalidAnswer(format!("{} is not valid: {error}", entrypoint.rule()));
+                let invalid =
+                    |error| EvaluationError::InvalidAnswer(format!("{} is not valid: {error}", entrypoint.rule()));
                 result = Some(serde_json::to_value(&value).map_err(invalid)?);
             }
             Ok(())

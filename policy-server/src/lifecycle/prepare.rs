@@ -22,7 +22,7 @@ use crate::compile::Compilers;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
-use crate::table::Revision;
+use crate::table::{AdmissionPoint, Point, RequestPoint, Revision};
 use crate::tenants::TenantSettings;
 
 use super::desired::{Desired, Scope};
@@ -106,7 +106,7 @@ impl Preparer {
     /// Makes a revision of a spec and its prepared program.
     ///
     /// # Errors
-    /// Returns an error if `spec.admission` is missing or has an invalid selector.
+    /// Returns an error if the policy has no enforcement point, or if a selector or the level of a request policy is not valid.
     pub fn revision(
         &self,
         id: RevisionId<'_>,
@@ -114,14 +114,37 @@ impl Preparer {
         program: Program,
         metrics: &Metrics,
     ) -> Result<Revision, PrepareError> {
-        // The reader of the spec has refused specs without this section.
-        let admission = spec.admission.as_ref().ok_or(PrepareError::NoAdmission)?;
-        let is_folder = self.host_context.is_folder();
         Ok(Revision {
             policy: id.policy.clone(),
             generation: id.generation,
             etag: experiment::etag(id.uid, id.generation),
-            matching: self.confine(admission.to_match()?, id.policy),
+            point: self.point(id.policy, spec)?,
+            enabled: spec.enabled,
+            timeout: self.timeout(id.policy, spec),
+            accounts: self.budgets.accounts(id.policy),
+            metrics: metrics.policy(id.policy, program.engine()),
+            program,
+        })
+    }
+
+    /// Returns the enforcement point of a policy.
+    fn point(&self, policy: &PolicyId, spec: &PolicySpec) -> Result<Point, PrepareError> {
+        // The reader of the spec has refused specs with both sections, or with none.
+        match (&spec.admission, &spec.request) {
+            (Some(admission), _) => Ok(Point::Admission(self.admission_point(policy, admission)?)),
+            (None, Some(request)) => Ok(Point::Request(RequestPoint {
+                level: request.level("spec.request", policy.namespace()).map_err(PrepareError::Field)?,
+                priority: request.priority,
+                criteria: request.criteria(None).map_err(PrepareError::RequestSelector)?,
+            })),
+            (None, None) => Err(PrepareError::NoPoint),
+        }
+    }
+
+    fn admission_point(&self, policy: &PolicyId, admission: &Admission) -> Result<AdmissionPoint, PrepareError> {
+        let is_folder = self.host_context.is_folder();
+        Ok(AdmissionPoint {
+            matching: self.confine(admission.to_match()?, policy),
             coverage: admission.coverage(),
             conditions: if is_folder {
                 // `prepare` has checked that they compile.
@@ -133,11 +156,6 @@ impl Preparer {
             fails_closed: admission.fails_closed(),
             is_matched_by_api_server: !is_folder,
             enforcement: admission.to_enforcement(),
-            enabled: spec.enabled,
-            timeout: self.timeout(id.policy, spec),
-            accounts: self.budgets.accounts(id.policy),
-            metrics: metrics.policy(id.policy, program.engine()),
-            program,
         })
     }
 

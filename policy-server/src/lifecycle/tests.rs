@@ -30,7 +30,7 @@ fn desired(generation: u64, was_prepared: bool) -> Desired {
 }
 
 fn fail(slot: &mut Slot, is_transient: bool, now: Instant) {
-    let error = if is_transient { PrepareError::Stopped(String::new()) } else { PrepareError::NoAdmission };
+    let error = if is_transient { PrepareError::Stopped(String::new()) } else { PrepareError::NoPoint };
     slot.preparing = None;
     slot.settle(Err(error), now);
 }
@@ -55,12 +55,14 @@ pub(crate) fn revision_of(spec: &Value, is_in_cluster: bool) -> Revision {
     Revision {
         generation: 1,
         etag: "etag".to_owned(),
-        matching: admission.to_match().unwrap(),
-        coverage: admission.coverage(),
-        conditions: Conditions::evaluable(&admission.match_conditions),
-        fails_closed: admission.fails_closed(),
-        is_matched_by_api_server: is_in_cluster,
-        enforcement: admission.to_enforcement(),
+        point: Point::Admission(AdmissionPoint {
+            matching: admission.to_match().unwrap(),
+            coverage: admission.coverage(),
+            conditions: Conditions::evaluable(&admission.match_conditions),
+            fails_closed: admission.fails_closed(),
+            is_matched_by_api_server: is_in_cluster,
+            enforcement: admission.to_enforcement(),
+        }),
         enabled: spec.enabled,
         // Long enough for a busy machine.
         timeout: Duration::from_mins(1),

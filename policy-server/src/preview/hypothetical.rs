@@ -79,7 +79,8 @@ pub(super) async fn of_live(revision: &Revision, job: &Job, is_protecting: bool)
 }
 
 async fn answer(revision: &Revision, job: &Job, coverage: Coverage, is_protecting: bool) -> Result<Answer, Overloaded> {
-    let enforcement = if is_protecting { &revision.enforcement.protecting() } else { &revision.enforcement };
+    let enforcement = revision.enforcement();
+    let enforcement = &if is_protecting { enforcement.protecting() } else { enforcement };
     match coverage {
         Coverage::Covered => {}
         Coverage::NotCovered => return Ok(Answer::not_covered()),
@@ -96,9 +97,10 @@ async fn answer(revision: &Revision, job: &Job, coverage: Coverage, is_protectin
 /// Returns the coverage of the request, as far as this server knows. In a cluster, the `matchConditions` are evaluated only if
 /// `checks_conditions`: the API server has evaluated those of a webhook that it has called.
 async fn coverage(revision: &Revision, job: &Job, checks_conditions: bool) -> Result<Coverage, Overloaded> {
+    let is_matched_by_api_server = revision.admission().is_some_and(|admission| admission.is_matched_by_api_server);
     match exclusion(revision, &job.review, &job.namespaces).await {
         Ok(Some(_)) => Ok(Coverage::NotCovered),
-        Ok(None) if checks_conditions && revision.is_matched_by_api_server => by_conditions(revision, job).await,
+        Ok(None) if checks_conditions && is_matched_by_api_server => by_conditions(revision, job).await,
         Ok(None) => Ok(Coverage::Covered),
         Err(EvaluationError::Overloaded) => Err(Overloaded),
         Err(error) => Ok(Coverage::Failed(Failure::from(&error))),
@@ -113,7 +115,7 @@ async fn by_conditions(revision: &Revision, job: &Job) -> Result<Coverage, Overl
         Ok(false) => Ok(Coverage::Covered),
         // The API server limits the cost of conditions, and not their time: a timeout here is no failure there.
         Err(EvaluationError::Overloaded | EvaluationError::DeadlineExceeded) => Err(Overloaded),
-        Err(_) if !revision.fails_closed => Ok(Coverage::NotCovered),
+        Err(_) if !revision.admission().is_some_and(|admission| admission.fails_closed) => Ok(Coverage::NotCovered),
         Err(error) => {
             let message = format!("spec.admission.matchConditions: {error}");
             Ok(Coverage::Refused(Failure::new(error.reason(), message)))

@@ -47,9 +47,10 @@ fn concern(
         return is_shared.then_some(Concern::Always);
     }
     // The API server does not call the experiment's own webhook for a request that its rules and selectors do not cover.
-    match experiment.revision.matching.covers(review, |name| table.namespaces.get(name)) {
+    let admission = experiment.revision.admission()?;
+    match admission.matching.covers(review, |name| table.namespaces.get(name)) {
         Coverage::NotCovered { .. } => Some(Concern::Always),
-        Coverage::Covered if experiment.revision.conditions.is_some() => Some(Concern::IfExcluded),
+        Coverage::Covered if admission.conditions.is_some() => Some(Concern::IfExcluded),
         Coverage::Covered => None,
     }
 }

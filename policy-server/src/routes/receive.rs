@@ -70,7 +70,7 @@ impl Server {
         let revision = table.policies.get(&endpoint.policy).and_then(|entry| entry.revision(endpoint.generation));
         match revision {
             Some(revision) if !revision.enabled => verdict = Verdict::allow(),
-            Some(revision) if endpoint.action != Action::Audit => verdict = verdict.enforce(&revision.enforcement),
+            Some(revision) if endpoint.action != Action::Audit => verdict = verdict.enforce(&revision.enforcement()),
             _ => {}
         }
         Ok(json(StatusCode::OK, to_review(endpoint.action, &verdict, &uid).into()))

@@ -32,8 +32,8 @@ pub enum PrepareError {
     Digest { field: String, error: DigestError },
     #[error("the record of {0} names no policy: remove it from the state folder")]
     Record(ObjectId),
-    #[error("spec.admission: is missing: say which requests the policy decides about")]
-    NoAdmission,
+    #[error("spec: has neither `admission` nor `request`: say which requests the policy decides about")]
+    NoPoint,
     #[error("{0}: a file:// module is for a policy server over a folder: name one that every replica can fetch")]
     File(String),
     #[error("{0}")]
@@ -48,6 +48,8 @@ pub enum PrepareError {
     Settings(#[from] SettingsError),
     #[error("spec.admission: {0}")]
     Match(#[from] kube::core::ParseExpressionError),
+    #[error("spec.request.selector: {0}")]
+    RequestSelector(kube::core::ParseExpressionError),
     #[error("the preparation stopped: {0}")]
     Stopped(String),
     #[error("spec.policyRef.name: cannot be changed from {from} to {to}: make a new experiment")]
@@ -72,7 +74,8 @@ impl PrepareError {
             | Self::Immutable { .. }
             | Self::Digest { .. }
             | Self::Record(_)
-            | Self::NoAdmission
+            | Self::RequestSelector(_)
+            | Self::NoPoint
             | Self::File(_) => Reason::INVALID,
             Self::Stopped(_) => Reason::COMPILE_ERROR,
         }
