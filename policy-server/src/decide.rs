@@ -6,7 +6,7 @@ use std::time::Instant;
 use proviso_core::matching::{Coverage, Labels};
 use proviso_core::review::{Operation, REDACTED};
 use proviso_core::{Action, Failure, Mode, Review, Verdict};
-use proviso_engines::{Deadline, EvaluationError, Program};
+use proviso_engines::{Deadline, EvaluationError, Program, Shortage};
 
 use crate::budgets::Overloaded;
 use crate::metrics::{Outcome, RefusalReason};
@@ -103,7 +103,8 @@ pub async fn is_excluded_by_conditions(revision: &Revision, review: &Review) -> 
 /// Decides about a request at the path of the revision. The time limit of the evaluation begins when it has a place.
 ///
 /// # Errors
-/// Returns [`Overloaded`] if no place became free in time, or if the share of the policy has no memory for the evaluation.
+/// Returns [`Overloaded`] if no place became free in time, if the share of the policy has no memory for the evaluation, or if the
+/// evaluation got no CPU before its deadline.
 pub async fn decide(
     revision: &Revision,
     review: &Review,
@@ -129,8 +130,11 @@ pub async fn decide(
     };
     let duration = start.elapsed();
     let failed = match &result {
-        Err(EvaluationError::Overloaded) => {
-            revision.metrics.places.count_refused(RefusalReason::Memory);
+        Err(EvaluationError::Overloaded(shortage)) => {
+            revision.metrics.places.count_refused(match shortage {
+                Shortage::Cpu => RefusalReason::Cpu,
+                Shortage::Memory => RefusalReason::Memory,
+            });
             return Err(Overloaded);
         }
         Err(error) => Some(Failure::from(error)),

@@ -48,10 +48,10 @@ pub enum EvaluationError {
     /// The evaluation did not end before its deadline. The text is Kubewarden's, because dashboards of its users match it.
     #[error("Policy execution interrupted because it exceeded the allowed execution time")]
     DeadlineExceeded,
-    /// The policy's share of the evaluation slots or of the memory is in use. The evaluation has not ended: the caller may try
-    /// again.
+    /// The evaluation has not begun, or has not ended, because other evaluations use a resource. The program has not decided: the caller
+    /// may try again.
     #[error("overloaded: too many evaluations at the same time")]
-    Overloaded,
+    Overloaded(Shortage),
     /// The program stopped: a trap, an exhausted limit, an error that it raised, a panic of its interpreter.
     #[error("internal server error: {0}")]
     Failed(String),
@@ -60,12 +60,21 @@ pub enum EvaluationError {
     InvalidAnswer(String),
 }
 
+/// The resource that an evaluation did not get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The evaluation did not begin before its deadline: it got no evaluation slot, or no CPU.
+    Cpu,
+    /// The policy's share of the memory of wasm instances is in use.
+    Memory,
+}
+
 impl EvaluationError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
             Self::DeadlineExceeded => "DeadlineExceeded",
-            Self::Overloaded => "Overloaded",
+            Self::Overloaded(_) => "Overloaded",
             Self::Failed(_) => "Failed",
             Self::InvalidAnswer(_) => "InvalidAnswer",
         }

@@ -193,6 +193,6 @@ fn with_member_name(name: &str, error: EvaluationError) -> EvaluationError {
         EvaluationError::Failed(why) => EvaluationError::Failed(format!("member {name}: {why}")),
         EvaluationError::InvalidAnswer(why) => EvaluationError::InvalidAnswer(format!("member {name}: {why}")),
         // Dashboards search for the exact texts of these errors, and they concern the whole group.
-        EvaluationError::DeadlineExceeded | EvaluationError::Overloaded => error,
+        EvaluationError::DeadlineExceeded | EvaluationError::Overloaded(_) => error,
     }
 }

@@ -7,46 +7,79 @@ mod pacing;
 mod threads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 pub use threads::demote_this_thread;
+pub(crate) use threads::{cpu_time, has_lowest_priority};
 
-use crate::{Budget, Deadline, EvaluationError};
+use crate::{Budget, Deadline, EvaluationError, Shortage};
 
 /// The CPU time that an evaluation gets at the normal CPU priority. An evaluation that needs more is long, and gets the lowest priority.
 pub(crate) const SHORT: Duration = Duration::from_millis(5);
+/// The interval at which the CPU time of an evaluation is read from outside. Most evaluations demote themselves when they are long. A single
+/// long step, such as the call of a builtin, cannot.
+const WATCH: Duration = Duration::from_millis(20);
 
 /// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its place until it
-/// ends.
+/// ends. The error of one that gets no CPU before its deadline is [`EvaluationError::Overloaded`].
 pub(crate) async fn run<T, F>(deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,
 {
+    if deadline.has_passed() {
+        return Err(EvaluationError::DeadlineExceeded);
+    }
     let budget = Budget::current();
     let pacing = budget.as_ref().and_then(|budget| budget.pacing.clone());
-    let (sender, receiver) = oneshot::channel();
+    let is_paced = pacing.is_some();
+    let (sender, mut receiver) = oneshot::channel();
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let begun = Arc::clone(&has_begun);
     let job = move || {
         let result = if deadline.has_passed() {
-            Err(EvaluationError::DeadlineExceeded)
+            Err(NOT_BEGUN)
         } else {
-            catch_unwind(AssertUnwindSafe(|| pacing::run(pacing.as_ref(), evaluate)))
-                .unwrap_or_else(|_| Err(EvaluationError::Failed("the interpreter panicked".into())))
+            begun.store(true, Ordering::Relaxed);
+            pacing::run(pacing.as_ref(), || {
+                catch_unwind(AssertUnwindSafe(evaluate))
+                    .unwrap_or_else(|_| Err(EvaluationError::Failed("the interpreter panicked".into())))
+            })
         };
         drop(budget);
         let _ = sender.send(result);
     };
-    threads::spawn(Box::new(job))
+    let running = threads::spawn(Box::new(job))
         .map_err(|error| EvaluationError::Failed(format!("the interpreter cannot start a thread: {error}")))?;
-    match timeout_at(deadline.instant().into(), receiver).await {
+    let mut is_watched = is_paced;
+    let ended = loop {
+        let until = if is_watched { deadline.instant().min(Instant::now() + WATCH) } else { deadline.instant() };
+        let ended = timeout_at(until.into(), &mut receiver).await;
+        if ended.is_ok() || deadline.has_passed() {
+            break ended;
+        }
+        is_watched = is_watched && !running.demote_after(SHORT);
+    };
+    match ended {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err(EvaluationError::Failed("the thread of the interpreter has ended".into())),
-        Err(_) => Err(EvaluationError::DeadlineExceeded),
+        Err(_) => {
+            if is_paced {
+                // The result is of no use any more.
+                running.demote_after(Duration::ZERO);
+            }
+            Err(if has_begun.load(Ordering::Relaxed) { EvaluationError::DeadlineExceeded } else { NOT_BEGUN })
+        }
     }
 }
+
+/// The error of an evaluation that did not begin before its deadline.
+pub(crate) const NOT_BEGUN: EvaluationError = EvaluationError::Overloaded(Shortage::Cpu);
 
 #[cfg(test)]
 mod tests {

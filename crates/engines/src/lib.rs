@@ -24,7 +24,7 @@ use serde_json::Value;
 
 pub use budget::{Budget, Pacing};
 pub use deadline::Deadline;
-pub use error::{CompileError, EvaluationError, SettingsError};
+pub use error::{CompileError, EvaluationError, SettingsError, Shortage};
 pub use host::{Host, HostCall, NoHost};
 pub use isolation::demote_this_thread;
 pub use memory::DEFAULT_MEMORY_LIMIT;

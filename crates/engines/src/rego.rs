@@ -280,7 +280,7 @@ impl Prepared {
         });
         match evaluated {
             // The answer may be invalid only for such an incomplete object.
-            Ok(_) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded) => Ok(()),
+            Ok(_) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded(_)) => Ok(()),
             Err(EvaluationError::Failed(why)) => Err(CompileError::Invalid(why)),
             Err(error @ EvaluationError::DeadlineExceeded) => {
                 Err(CompileError::Invalid(format!("a nearly empty request: {error}")))

@@ -22,10 +22,12 @@ pub enum RefusalReason {
     Total,
     /// The memory of the policy, of its namespace, or of all policies.
     Memory,
+    /// The CPUs: an evaluation did not begin before its deadline.
+    Cpu,
 }
 
 impl RefusalReason {
-    pub(super) const ALL: [Self; 4] = [Self::Policy, Self::Namespace, Self::Total, Self::Memory];
+    pub(super) const ALL: [Self; 5] = [Self::Policy, Self::Namespace, Self::Total, Self::Memory, Self::Cpu];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -33,6 +35,7 @@ impl RefusalReason {
             Self::Namespace => "namespace",
             Self::Total => "total",
             Self::Memory => "memory",
+            Self::Cpu => "cpu",
         }
     }
 }

@@ -89,7 +89,7 @@ async fn answer(revision: &Revision, job: &Job, coverage: Coverage, is_protectin
     }
     match evaluate(revision, &job.review).await {
         Ok(verdict) => Ok(Answer { verdict: verdict.enforce(enforcement), failure: None }),
-        Err(EvaluationError::Overloaded) => Err(Overloaded),
+        Err(EvaluationError::Overloaded(_)) => Err(Overloaded),
         Err(error) => Ok(Answer::failed(Failure::from(&error), enforcement)),
     }
 }
@@ -102,7 +102,7 @@ async fn coverage(revision: &Revision, job: &Job, checks_conditions: bool) -> Re
         Ok(Some(_)) => Ok(Coverage::NotCovered),
         Ok(None) if checks_conditions && is_matched_by_api_server => by_conditions(revision, job).await,
         Ok(None) => Ok(Coverage::Covered),
-        Err(EvaluationError::Overloaded) => Err(Overloaded),
+        Err(EvaluationError::Overloaded(_)) => Err(Overloaded),
         Err(error) => Ok(Coverage::Failed(Failure::from(&error))),
     }
 }
@@ -114,7 +114,7 @@ async fn by_conditions(revision: &Revision, job: &Job) -> Result<Coverage, Overl
         Ok(true) => Ok(Coverage::NotCovered),
         Ok(false) => Ok(Coverage::Covered),
         // The API server limits the cost of conditions, and not their time: a timeout here is no failure there.
-        Err(EvaluationError::Overloaded | EvaluationError::DeadlineExceeded) => Err(Overloaded),
+        Err(EvaluationError::Overloaded(_) | EvaluationError::DeadlineExceeded) => Err(Overloaded),
         Err(_) if !revision.admission().is_some_and(|admission| admission.fails_closed) => Ok(Coverage::NotCovered),
         Err(error) => {
             let message = format!("spec.admission.matchConditions: {error}");

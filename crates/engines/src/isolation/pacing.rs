@@ -4,10 +4,8 @@ use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::SHORT;
-use super::threads::{demote_this_thread, is_demoted};
+use super::threads::{cpu_time, demote_this_thread, has_lowest_priority};
 use crate::Pacing;
 
 thread_local! {
@@ -15,22 +13,23 @@ thread_local! {
     static LONG_FROM: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Runs an evaluation on this thread, which belongs to it alone.
+/// Runs an evaluation on this thread, which belongs to it alone. The evaluation does not panic.
 pub(super) fn run<T>(pacing: Option<&Pacing>, evaluate: impl FnOnce() -> T) -> T {
-    let Some(pacing) = pacing else { return evaluate() };
-    if pacing.is_slow() {
+    if pacing.is_some_and(Pacing::is_slow) && !has_lowest_priority() {
         demote_this_thread();
     }
-    let long_from = cpu_time() + SHORT;
+    let long_from = if pacing.is_some() { cpu_time() + SHORT } else { Duration::MAX };
     LONG_FROM.set(long_from);
     let result = proviso_memory::with_pauses(pause, evaluate);
-    pacing.set_slow(cpu_time() >= long_from);
+    if let Some(pacing) = pacing.filter(|_| cpu_time() >= long_from) {
+        pacing.record_slow();
+    }
     result
 }
 
 /// Lets other threads run if the evaluation is long.
 fn pause() {
-    if !is_demoted() {
+    if !has_lowest_priority() {
         if cpu_time() < LONG_FROM.get() {
             return;
         }
@@ -38,12 +37,6 @@ fn pause() {
     }
     // A thread that becomes ready does not always interrupt one of the lowest priority, but then waits for the end of its slice.
     thread::yield_now();
-}
-
-/// Returns the CPU time of this thread.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -61,13 +54,13 @@ mod tests {
         let _ = proviso_memory::with_limit(1 << 20, || while !until() && proviso_memory::check().is_ok() {});
     }
 
-    /// Returns true if an evaluation of this pacing, on a thread of its own, is demoted after `work`.
-    fn is_demoted_after(pacing: &Pacing, work: impl FnOnce() + Send) -> bool {
+    /// Returns true if an evaluation of this pacing, on a thread of its own, has the lowest priority after `work`.
+    fn has_lowest_priority_after(pacing: &Pacing, work: impl FnOnce() + Send) -> bool {
         thread::scope(|scope| {
             let evaluation = scope.spawn(|| {
                 run(Some(pacing), || {
                     work();
-                    is_demoted()
+                    has_lowest_priority()
                 })
             });
             evaluation.join().unwrap()
@@ -75,18 +68,19 @@ mod tests {
     }
 
     #[test]
-    fn a_long_evaluation_is_demoted_and_the_next_one_from_its_beginning() {
+    fn a_long_evaluation_is_demoted_and_the_next_ones_from_their_beginning() {
         let pacing = pacing();
-        assert!(!is_demoted_after(&pacing, || {}));
-        assert!(is_demoted_after(&pacing, || work(is_demoted)));
-        assert!(is_demoted_after(&pacing, || {}), "the one after it, which is short");
-        assert!(!is_demoted_after(&pacing, || {}));
+        assert!(!has_lowest_priority_after(&pacing, || {}));
+        assert!(has_lowest_priority_after(&pacing, || work(has_lowest_priority)));
+        for _ in 0..2 {
+            assert!(has_lowest_priority_after(&pacing, || {}), "the ones after it, which are short");
+        }
     }
 
     #[test]
     fn an_evaluation_without_pacing_keeps_its_priority() {
         let until = cpu_time() + 4 * SHORT;
         run(None, || work(|| cpu_time() >= until));
-        assert!(!is_demoted());
+        assert!(!has_lowest_priority());
     }
 }

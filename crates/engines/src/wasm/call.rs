@@ -1,6 +1,7 @@
 //! Calls a guest: creates a fresh instance, passes the payload and returns the answer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::timeout_at;
 use wasmtime::{Store, Trap, UpdateDeadline, WasmBacktrace};
@@ -11,7 +12,8 @@ use super::outcome::{DeadlinePassed, MemoryTaken, Outcome};
 use super::pace::Pace;
 use super::payload::Payload;
 use super::state::State;
-use crate::{Budget, Deadline, EvaluationError, Host};
+use crate::isolation::NOT_BEGUN;
+use crate::{Budget, Deadline, EvaluationError, Host, Shortage};
 
 /// The maximum length of the text of a failure, in bytes.
 const REASON_LIMIT: usize = 1024;
@@ -29,23 +31,27 @@ pub(super) async fn call(
     let slot = module.loaded().engine.acquire_slot(deadline).await?;
     // The evaluation has not started: it spent all of its time waiting for a slot.
     if deadline.has_passed() {
-        return Err(EvaluationError::Overloaded);
+        return Err(NOT_BEGUN);
     }
     let budget = Budget::current();
     let (pace, runner) = Pace::new(budget.as_ref().and_then(|budget| budget.pacing.clone()));
     let (module, mut store) = (module.clone(), new_store(module, payload, host, deadline));
     set_pace(&mut store, pace);
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let begun = Arc::clone(&has_begun);
     let evaluation = async move {
         // Both are released after the store has dropped the instance.
         let _held = (slot, budget);
         let mut store = store;
+        begun.store(true, Ordering::Relaxed);
         let loaded = module.loaded();
         let outcome = loaded.exports.call(&mut store, &loaded.instance).await;
         answer(outcome, store.data())
     };
     // A guest that runs ends at a tick. A guest that waits for its turn, or for a CPU, ends here.
     let ended = timeout_at(deadline.instant().into(), runner.run(evaluation)).await;
-    ended.unwrap_or(Err(EvaluationError::DeadlineExceeded))
+    let late = || if has_begun.load(Ordering::Relaxed) { EvaluationError::DeadlineExceeded } else { NOT_BEGUN };
+    ended.unwrap_or_else(|_| Err(late()))
 }
 
 /// Converts the outcome of a call into the guest's answer or the error of the evaluation.
@@ -85,7 +91,7 @@ fn failure(error: &wasmtime::Error, state: &State) -> EvaluationError {
         return EvaluationError::DeadlineExceeded;
     }
     if error.is::<MemoryTaken>() {
-        return EvaluationError::Overloaded;
+        return EvaluationError::Overloaded(Shortage::Memory);
     }
     let mut reason = match error.downcast_ref::<Trap>() {
         Some(trap) => trap_message(*trap, error.downcast_ref()),

@@ -13,7 +13,7 @@ use super::config::{Config, EngineError};
 use super::snapshot_mode::SnapshotMode;
 use super::state::State;
 use super::ticker::Ticker;
-use crate::{Deadline, EvaluationError};
+use crate::{Deadline, EvaluationError, Shortage};
 
 /// A part of [`Engine::key`]. Raise the number when [`Engine::precompile`] changes its output for the same module.
 const CODE_FORMAT: &str = "proviso-wasm-3";
@@ -98,7 +98,7 @@ impl Engine {
         } else {
             let next = Arc::clone(slots).acquire_owned();
             let next = tokio::time::timeout_at(deadline.instant().into(), next).await;
-            next.ok().and_then(Result::ok).ok_or(EvaluationError::Overloaded)?
+            next.ok().and_then(Result::ok).ok_or(EvaluationError::Overloaded(Shortage::Cpu))?
         };
         self.shared.ticker.wake();
         Ok(slot)

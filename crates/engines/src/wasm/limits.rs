@@ -31,7 +31,8 @@ impl Limits {
         let Some(account) = &self.account else { return true };
         let size = u64::try_from(size).unwrap_or(u64::MAX);
         if let Some(taken) = &mut self.taken {
-            return taken.grow(size.saturating_sub(taken.amount())).is_ok();
+            let more = size.saturating_sub(taken.amount());
+            return more == 0 || taken.grow(more).is_ok();
         }
         self.taken = account.try_take(size).ok();
         self.taken.is_some()
@@ -39,9 +40,13 @@ impl Limits {
 }
 
 impl ResourceLimiter for Limits {
-    fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
+    fn memory_growing(&mut self, _current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if desired > self.memory {
             self.has_refused_memory = true;
+            return Ok(false);
+        }
+        // The module itself does not permit the growth: the budget, which all policies share, is not asked.
+        if maximum.is_some_and(|maximum| desired > maximum) {
             return Ok(false);
         }
         if self.take(desired) { Ok(true) } else { Err(MemoryTaken.into()) }

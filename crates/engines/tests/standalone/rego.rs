@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proviso_core::{Review, Verdict};
 use proviso_engines::rego::{Dialect, Program};
-use proviso_engines::{CompileError, Deadline, EvaluationError};
+use proviso_engines::{CompileError, Deadline, EvaluationError, Shortage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -134,8 +134,10 @@ async fn a_loop_ends_at_the_deadline() {
         loops.spawn(async move { places.run(deadline, program.evaluate(&long, deadline)).await });
     }
     let ended = loops.join_all().await;
-    assert!(ended.contains(&Err(EvaluationError::Overloaded)), "all evaluations ran at once");
-    assert!(ended.iter().all(|it| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded))));
+    assert!(ended.contains(&Err(EvaluationError::Overloaded(Shortage::Cpu))), "all evaluations ran at once");
+    assert!(
+        ended.iter().all(|it| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded(_))))
+    );
     // The places are free again: a loop that continued would keep its place for many minutes.
     let short = review(&serde_json::Map::from_iter([("n".to_owned(), json!(1))]));
     assert_eq!(places.run(ample(), program.evaluate(&short, ample())).await, Ok(Verdict::allow()));

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use proviso_engines::{Budget, Deadline, EvaluationError};
+use proviso_engines::{Budget, Deadline, EvaluationError, Shortage};
 use proviso_shares::{Account, Limits, Rank, Shares};
 
 /// The number of places of a policy.
@@ -28,7 +28,10 @@ impl Places {
         evaluation: impl Future<Output = Result<T, EvaluationError>>,
     ) -> Result<T, EvaluationError> {
         let left = deadline.instant().saturating_duration_since(Instant::now());
-        let place = self.places.take_within(1, left).await.map_err(|_| EvaluationError::Overloaded)?;
+        let place = self.places.take_within(1, left).await;
+        let Some(place) = place.ok().filter(|_| !deadline.has_passed()) else {
+            return Err(EvaluationError::Overloaded(Shortage::Cpu));
+        };
         Budget { place, memory: self.memory.clone(), pacing: None }.run(evaluation).await
     }
 }

@@ -116,7 +116,7 @@ impl PrepareError {
             Self::Fetch { error, .. } => error.is_transient(),
             Self::Compile { error, .. } => error.is_transient(),
             Self::Settings(SettingsError::EvaluationFailed(error)) => {
-                matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded)
+                matches!(error, EvaluationError::DeadlineExceeded | EvaluationError::Overloaded(_))
             }
             Self::Context { error, .. } => may_be_readable(error),
             // The next poll of the folder finds the new version of a file that changed.

@@ -61,10 +61,11 @@ pub(super) fn compile(name: &str, pattern: &str) -> Result<Regex> {
         .map_err(|error| ExecutionError::function_error(name, format!("the pattern {pattern:?}: {error}")))?;
     if pattern.len() <= MAX_CACHED_PATTERN {
         let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.len() >= MAX_CACHED {
-            cache.clear();
-        }
+        let old = if cache.len() >= MAX_CACHED { std::mem::take(&mut *cache) } else { HashMap::new() };
         cache.insert(pattern.to_owned(), regex.clone());
+        drop(cache);
+        // The old patterns are freed without the lock.
+        drop(old);
     }
     Ok(regex)
 }

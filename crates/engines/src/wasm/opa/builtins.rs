@@ -89,7 +89,9 @@ async fn evaluate(
         let call = isolation::run(state.deadline, move || function(&values).map_err(EvaluationError::Failed));
         match call.await {
             Ok(result) => result,
-            Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded) => return Err(DeadlinePassed.into()),
+            Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded(_)) => {
+                return Err(DeadlinePassed.into());
+            }
             Err(EvaluationError::Failed(why) | EvaluationError::InvalidAnswer(why)) => {
                 return Err(builtin.error(&why));
             }

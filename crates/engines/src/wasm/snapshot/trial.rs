@@ -72,5 +72,5 @@ async fn outcome(store: &mut Store<State>, module: &Module) -> Outcome {
 }
 
 fn has_ended(answer: &Result<Vec<u8>, EvaluationError>) -> bool {
-    !matches!(answer, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded))
+    !matches!(answer, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded(_)))
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proviso_core::{Review, Verdict};
 use proviso_engines::cel::{Program, Validation};
-use proviso_engines::{CompileError, Deadline, EvaluationError};
+use proviso_engines::{CompileError, Deadline, EvaluationError, Shortage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -189,8 +189,11 @@ async fn loops_end_at_the_deadline() {
             loops.spawn(async move { places.run(deadline, program.evaluate(&review, deadline)).await });
         }
         let ended = loops.join_all().await;
-        assert!(ended.contains(&Err(EvaluationError::Overloaded)), "all evaluations ran at once: {expression}");
-        let are_late = |it: &_| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded));
+        assert!(
+            ended.contains(&Err(EvaluationError::Overloaded(Shortage::Cpu))),
+            "all evaluations ran at once: {expression}"
+        );
+        let are_late = |it: &_| matches!(it, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded(_)));
         assert!(ended.iter().all(are_late), "{expression}: {ended:?}");
         // The places are free again: a loop that continued would keep its place.
         let (ample, review) = (Deadline::after(Duration::from_mins(1)), review_of("short"));

@@ -67,7 +67,7 @@ async fn evaluations_that_wait_for_the_host_release_their_places() {
         let answered = Places::new().run(ample, other.evaluate(&review_of_other, ample)).await;
         assert_eq!(answered, Ok(Verdict::allow()), "another policy has its own places: {expression}");
         for result in timeout(AMPLE, waiting.join_all()).await.expect("all evaluations end") {
-            let is_late = matches!(result, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded));
+            let is_late = matches!(result, Err(EvaluationError::DeadlineExceeded | EvaluationError::Overloaded(_)));
             assert!(is_late, "{expression}: {result:?}");
         }
         let (ample, program, review) = (Deadline::after(AMPLE), program.with_host(answering()), review());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proviso_core::Verdict;
 use proviso_engines::wasm::Program;
-use proviso_engines::{Deadline, EvaluationError};
+use proviso_engines::{Deadline, EvaluationError, Shortage};
 
 use super::guest::{Guest, create_review, engine, load, long_deadline};
 use crate::deadline::ended_at;
@@ -90,7 +90,7 @@ async fn evaluations_wait_for_a_slot_no_longer_than_their_deadline() {
             result = ended_at(deadline, quick.evaluate(&review, deadline)) => result,
             _ = &mut looping => panic!("the loop ended"),
         };
-        assert_eq!(result, Err(EvaluationError::Overloaded));
+        assert_eq!(result, Err(EvaluationError::Overloaded(Shortage::Cpu)));
     }
     // The dropped evaluation has released its slot.
     assert_eq!(quick.evaluate(&review, long_deadline()).await, Ok(Verdict::allow()));
