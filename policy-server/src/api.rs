@@ -91,15 +91,17 @@ pub struct Api {
 
 impl Api {
     #[must_use]
-    pub fn new(folder: FolderStoreHandle, access: Access) -> Self {
-        let router = proviso_rest_api::router(Arc::new(FolderStore::new(folder)));
+    pub fn new(folder: FolderStoreHandle, requests: axum::Router, access: Access) -> Self {
+        let router = proviso_rest_api::router(Arc::new(FolderStore::new(folder))).merge(requests);
         Self { router: TowerToHyperService::new(router), access: Arc::new(access) }
     }
 
     /// Returns true if this path belongs to the API.
     #[must_use]
     pub fn has_path(path: &str) -> bool {
-        path == "/v1" || path.starts_with("/v1/")
+        ["/v1", "/api/v1", "/api/v1alpha1"].iter().any(|prefix| {
+            path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
     }
 
     pub async fn answer(

@@ -130,13 +130,7 @@ pub async fn decide(
     };
     let duration = start.elapsed();
     let failed = match &result {
-        Err(EvaluationError::Overloaded(shortage)) => {
-            revision.metrics.places.count_refused(match shortage {
-                Shortage::Cpu => RefusalReason::Cpu,
-                Shortage::Memory => RefusalReason::Memory,
-            });
-            return Err(Overloaded);
-        }
+        Err(EvaluationError::Overloaded(shortage)) => return Err(count_shortage(revision, *shortage)),
         Err(error) => Some(Failure::from(error)),
         Ok(_) => None,
     };
@@ -159,6 +153,15 @@ pub async fn decide(
     let denial = denial.or_else(|| verdict.message.clone()).unwrap_or_default();
     log(revision, review, outcome, (verdict.allowed, &denial), failed.as_ref(), duration.as_micros());
     Ok(Decision { verdict, unenforced, was_asked: true })
+}
+
+/// Counts an evaluation that did not get a resource. Returns its error.
+pub fn count_shortage(revision: &Revision, shortage: Shortage) -> Overloaded {
+    revision.metrics.places.count_refused(match shortage {
+        Shortage::Cpu => RefusalReason::Cpu,
+        Shortage::Memory => RefusalReason::Memory,
+    });
+    Overloaded
 }
 
 /// Returns the decision about a request that the program is not asked about, for this reason.

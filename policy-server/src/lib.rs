@@ -22,6 +22,7 @@ mod metrics;
 mod modules;
 mod notify_on_drop;
 mod preview;
+mod requests;
 mod routes;
 mod start;
 mod state;
@@ -109,7 +110,9 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
             let preparer = preparer_over(HostContext::folder(Arc::clone(&objects), images));
             let source = FolderSource::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
             let (handle, task) = source.follow(path);
-            api = Access::new(config.listen.ip(), config.api_token_file)?.map(|access| Api::new(handle, access));
+            let requests = requests::router(Arc::clone(&table));
+            let access = Access::new(config.listen.ip(), config.api_token_file)?;
+            api = access.map(|access| Api::new(handle, requests, access));
             Box::pin(task)
         }
         #[cfg(feature = "cluster")]

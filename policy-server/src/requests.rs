@@ -19,6 +19,8 @@ use crate::decide::count_shortage;
 use crate::metrics;
 use crate::table::{RequestPoint, Revision, Table};
 
+pub use http::router;
+
 /// The time limit of a request: all evaluations of its chain together.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit of one step of a chain besides the evaluation of its policy. A step takes at most about a second.

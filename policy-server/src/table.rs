@@ -137,6 +137,9 @@ pub struct Entry {
     pub experiments: Arc<[Arc<Experiment>]>,
     /// The reason why the newest version of the manifest does not serve; `None` if it serves.
     pub failure: Option<Failure>,
+    /// The requests of a request policy of which no generation has worked yet, and the reason. Such requests are refused: without an
+    /// answer of the policy, they must not be allowed.
+    pub unserved_request: Option<(RequestPoint, String)>,
     /// The generations that are being prepared.
     pub preparing: Vec<u64>,
     /// The generations that cannot be loaded, with the reason.

@@ -13,6 +13,12 @@ impl Deadline {
         Self(Instant::now() + budget)
     }
 
+    /// Returns the deadline at this moment.
+    #[must_use]
+    pub fn at(instant: Instant) -> Self {
+        Self(instant)
+    }
+
     #[must_use]
     pub fn instant(self) -> Instant {
         self.0

@@ -27,7 +27,10 @@ const WATCH: Duration = Duration::from_millis(20);
 
 /// Runs `evaluate` and waits for its result until the deadline. An evaluation that runs past its deadline keeps its place until it
 /// ends. The error of one that gets no CPU before its deadline is [`EvaluationError::Overloaded`].
-pub(crate) async fn run<T, F>(deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
+///
+/// # Errors
+/// The errors of `evaluate`, and [`EvaluationError::Failed`] if it panics or no thread can be started.
+pub async fn run<T, F>(deadline: Deadline, evaluate: F) -> Result<T, EvaluationError>
 where
     T: Send + 'static,
     F: FnOnce() -> Result<T, EvaluationError> + Send + 'static,

@@ -26,7 +26,7 @@ pub use budget::{Budget, Pacing};
 pub use deadline::Deadline;
 pub use error::{CompileError, EvaluationError, SettingsError, Shortage};
 pub use host::{Host, HostCall, NoHost};
-pub use isolation::demote_this_thread;
+pub use isolation::{demote_this_thread, run as isolated};
 pub use memory::DEFAULT_MEMORY_LIMIT;
 
 /// A compiled program with its settings. All requests share one program, and each evaluation starts with fresh state.

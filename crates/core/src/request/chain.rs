@@ -85,6 +85,12 @@ impl Chain {
         &self.policies[self.trail.len()]
     }
 
+    /// Returns the entries of the policies that were evaluated, in their order.
+    #[must_use]
+    pub fn trail(&self) -> &[TrailEntry] {
+        &self.trail
+    }
+
     /// Returns the input of the policy, as the ADR has it.
     #[must_use]
     pub fn input(&self) -> Input<'_> {
