@@ -99,9 +99,9 @@ impl Api {
     /// Returns true if this path belongs to the API.
     #[must_use]
     pub fn has_path(path: &str) -> bool {
-        ["/v1", "/api/v1", "/api/v1alpha1"].iter().any(|prefix| {
-            path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        })
+        ["/v1", "/api/v1", "/api/v1alpha1"]
+            .iter()
+            .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
     }
 
     pub async fn answer(

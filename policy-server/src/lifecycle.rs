@@ -17,7 +17,7 @@ use proviso_core::{Failure, experiment};
 use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
-use crate::table::{Revision, RolloutState};
+use crate::table::{RequestPoint, Revision, RolloutState};
 use preparations::Preparations;
 use prepare::{PrepareError, Prepared, Preparer, RevisionId};
 
@@ -92,6 +92,13 @@ impl Slot {
             *self = Self::new(desired);
         }
         !is_kept
+    }
+
+    /// Returns the requests of a request policy that has failed, and the reason; `None` if it has not, or if it has other requests.
+    fn unserved_request(&self) -> Option<(RequestPoint, String)> {
+        let (desired, failure) = (self.desired.as_ref().ok()?, self.failure()?);
+        let request = desired.spec.request.as_ref().filter(|_| desired.spec.enabled)?;
+        Some((RequestPoint::new(&desired.policy, request).ok()?, failure.to_string()))
     }
 
     /// Returns true if a preparation must start now. `is_leader` is true if this replica also prepares revisions that no replica

@@ -10,12 +10,13 @@ use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::matching::Labels;
 use proviso_core::request::{Criteria, Level};
 use proviso_core::{Enforcement, Failure, Match, PolicyId};
-use proviso_crds::{AdmissionCoverage, PreviewSettings};
+use proviso_crds::{AdmissionCoverage, PreviewSettings, ServiceRequests};
 use proviso_engines::Program;
 use proviso_programs::Conditions;
 use tokio::sync::watch;
 
 use crate::budgets::Accounts;
+use crate::lifecycle::prepare::PrepareError;
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
 use crate::preview::{DivergenceCounter, Observation, Versions};
@@ -212,6 +213,20 @@ pub struct Experiment {
     pub counter: Option<Arc<DivergenceCounter>>,
     /// The reason why an older version than that of the manifest is previewed; `None` if the newest version is.
     pub failure: Option<Failure>,
+}
+
+impl RequestPoint {
+    /// Returns the enforcement point of a request policy.
+    ///
+    /// # Errors
+    /// Returns an error if the level is not possible for the policy, or if the selector is not valid.
+    pub fn new(policy: &PolicyId, request: &ServiceRequests) -> Result<Self, PrepareError> {
+        Ok(Self {
+            level: request.level("spec.request", policy.namespace()).map_err(PrepareError::Field)?,
+            priority: request.priority,
+            criteria: request.criteria(None).map_err(PrepareError::RequestSelector)?,
+        })
+    }
 }
 
 impl Revision {

@@ -132,11 +132,7 @@ impl Preparer {
         // The reader of the spec has refused specs with both sections, or with none.
         match (&spec.admission, &spec.request) {
             (Some(admission), _) => Ok(Point::Admission(self.admission_point(policy, admission)?)),
-            (None, Some(request)) => Ok(Point::Request(RequestPoint {
-                level: request.level("spec.request", policy.namespace()).map_err(PrepareError::Field)?,
-                priority: request.priority,
-                criteria: request.criteria(None).map_err(PrepareError::RequestSelector)?,
-            })),
+            (None, Some(request)) => RequestPoint::new(policy, request).map(Point::Request),
             (None, None) => Err(PrepareError::NoPoint),
         }
     }

@@ -71,6 +71,7 @@ impl Publication<'_> {
     #[must_use]
     pub fn into_snapshot(self) -> Snapshot {
         let is_complete = self.has_listed && self.revisions.iter().all(|view| view.slot.is_none_or(Slot::is_tried));
+        let is_folder = matches!(self.origin, Origin::Folder);
         let mut policies: HashMap<PolicyId, Entry> = HashMap::new();
         let mut experiments: HashMap<PolicyId, Vec<Arc<Experiment>>> = HashMap::new();
         for view in self.revisions {
@@ -78,7 +79,16 @@ impl Publication<'_> {
                 Role::Candidate(preview) => {
                     experiments.entry(view.policy.clone()).or_default().extend(preview);
                 }
-                Role::Live | Role::Other => policies.entry(view.policy.clone()).or_default().add(&view),
+                Role::Live | Role::Other => {
+                    let entry = policies.entry(view.policy.clone()).or_default();
+                    entry.add(&view);
+                    // In a cluster, a generation has no effect before it is live. Over a folder, no generation may have worked
+                    // since the start of the server.
+                    if is_folder || matches!(view.role, Role::Live) {
+                        let unserved = view.slot.and_then(Slot::unserved_request);
+                        entry.unserved_request = unserved.or(entry.unserved_request.take());
+                    }
+                }
             }
         }
         for (policy, failure) in self.failures {
