@@ -23,7 +23,7 @@ pub use experiment::{Commit, Create, Experiment, Experiments, Start, Status as E
 pub use modules::{Annotate, DigestOf, Inspect, Pull, Push, Verify};
 pub use new::{Language, New};
 pub use output::{ExportForm, Form, Output};
-pub use policies::{Import, Registries, Run, Test, TestForm};
+pub use policies::{Evaluate, Import, Registries, Run, Test, TestForm};
 pub use server::Server;
 pub use signatures::Signatures;
 
@@ -76,6 +76,7 @@ pub enum Command {
     Experiment(Experiments),
     Test(Test),
     Run(Run),
+    Evaluate(Evaluate),
     Import(Import),
     Inspect(Inspect),
     Digest(DigestOf),

@@ -1,6 +1,7 @@
 //! The commands. A command reads from a cluster, a server or files, makes a report, and prints it.
 
 mod confirm;
+pub mod evaluate;
 pub mod experiment;
 mod follow;
 pub mod import;

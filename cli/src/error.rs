@@ -54,6 +54,8 @@ pub enum Error {
     #[error("{0}")]
     Prepare(#[from] proviso_evaluation::PrepareError),
     #[error("{0}")]
+    Requests(#[from] proviso_evaluation::RequestPoliciesError),
+    #[error("{0}")]
     Patch(#[from] proviso_evaluation::PatchError),
     #[error("{0}")]
     Suite(#[from] SuiteError),
@@ -172,6 +174,7 @@ impl Error {
             | Self::Document(_)
             | Self::Field(_)
             | Self::Prepare(_)
+            | Self::Requests(_)
             | Self::Patch(_)
             | Self::Suite(_)
             | Self::Filter(_)

@@ -87,6 +87,7 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
                 let session = Session { backend: (), program };
                 commands::run::run(&session, command, arguments.connection.namespace.as_deref()).await
             }
+            Command::Evaluate(arguments) => commands::evaluate::run(&Session { backend: (), program }, arguments).await,
             Command::Inspect(arguments) => {
                 commands::modules::inspect(&Session { backend: (), program }, arguments).await
             }

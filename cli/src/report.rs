@@ -11,6 +11,7 @@ pub mod module;
 mod next_step;
 mod overview;
 mod policy;
+pub mod request;
 mod revision;
 pub mod verdict;
 

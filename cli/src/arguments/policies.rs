@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use proviso_core::request::FieldPath;
 use proviso_core::review::Operation;
 use proviso_crds::{RegoDialect, WasmMode};
 
@@ -91,6 +92,46 @@ fn resource(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("is not a kind and its resource, such as Gateway=gateways".to_owned()),
     }
+}
+
+/// Evaluate a request to a service with a chain of request policies, without a cluster
+///
+/// The policies are those with `spec.request` in the manifests. The request is its payload, or the body of a request to
+/// /api/v1/engine/evaluate or /api/v1alpha1/policies:evaluateRequest. The trail shows each policy that covers the request, in
+/// the order of the chain, and its part in the outcome.
+///
+/// Exit code: 0 if the request is allowed, 1 if it is rejected or two policies conflict, 2 if a policy failed.
+#[derive(Args, Debug)]
+pub struct Evaluate {
+    /// File with the request; - is standard input
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    pub file: PathBuf,
+
+    /// Manifest, or folder with manifests
+    #[arg(long, value_name = "PATH", default_value = ".")]
+    pub policies: PathBuf,
+
+    /// Id of the user, in place of that of the file
+    #[arg(long, value_name = "ID")]
+    pub user: Option<String>,
+
+    /// Id of the tenant, in place of that of the file
+    #[arg(long, value_name = "ID")]
+    pub tenant: Option<String>,
+
+    /// Explain a field of the payload, such as spec.cpu: the policies that set it and hold it
+    #[arg(long, value_name = "FIELD", value_parser = field_path)]
+    pub explain: Option<FieldPath>,
+
+    #[command(flatten)]
+    pub output: Output,
+
+    #[command(flatten)]
+    pub registries: Registries,
+}
+
+fn field_path(text: &str) -> Result<FieldPath, String> {
+    text.parse().map_err(|error: proviso_core::request::FieldPathError| error.to_string())
 }
 
 /// Evaluate a policy for one request, without a cluster

@@ -16,6 +16,7 @@ mod modules;
 mod plural;
 mod policy_file;
 pub mod policy_spec;
+mod requests;
 pub mod review;
 pub mod suite;
 
@@ -23,3 +24,4 @@ pub use error::PrepareError;
 pub use evaluator::Evaluator;
 pub use plural::plural;
 pub use policy_file::{Answer, PatchError, PolicyFile, PreparedPolicy, namespaces};
+pub use requests::{RequestPolicies, RequestPoliciesError};

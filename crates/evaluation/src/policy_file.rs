@@ -114,6 +114,12 @@ impl PolicyFile {
 }
 
 impl PreparedPolicy {
+    /// Returns the compiled program.
+    #[must_use]
+    pub(crate) fn into_program(self) -> Program {
+        self.program
+    }
+
     /// Evaluates the policy as a policy server would. `namespaces` are the labels of Namespaces by name. One evaluation takes
     /// at most `timeoutEvalSeconds`, by default 10 s.
     ///

@@ -1,0 +1,151 @@
+//! Requests to services, evaluated with the request policies of a folder, as a policy server evaluates them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proviso_core::matching::Labels;
+use proviso_core::request::{Chain, ConstraintCache, Outcome, Progress, Request, RequestPolicy, RevisionId};
+use proviso_core::{Failure, PolicyId};
+use proviso_crds::TENANT;
+use proviso_crds::validation::FieldError;
+use proviso_engines::{Deadline, Program};
+use walkdir::WalkDir;
+
+use crate::documents::{self, Document, DocumentError};
+use crate::error::PrepareError;
+use crate::evaluator::{Evaluator, timeout};
+use crate::policy_file::{PolicyFile, namespaces};
+
+/// The generation of the policies of a folder: a manifest has none.
+const GENERATION: i64 = 1;
+
+/// The compiled request policies of a folder.
+#[derive(Debug)]
+pub struct RequestPolicies {
+    policies: Vec<RequestPolicy>,
+    programs: HashMap<RevisionId, (Program, Duration)>,
+    cache: Arc<ConstraintCache>,
+}
+
+/// The error of request policies that cannot be evaluated.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestPoliciesError {
+    #[error("{} cannot be searched: {error}", path.display())]
+    Walk { path: PathBuf, error: walkdir::Error },
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    #[error("{policy}: {error}")]
+    Prepare { policy: PolicyId, error: PrepareError },
+    #[error("{first} and {second} have the same level, tenant, user and priority: give one of them another priority")]
+    SamePlace { first: PolicyId, second: PolicyId },
+    #[error("{} has no policy with `spec.request`", .0.display())]
+    None(PathBuf),
+}
+
+impl RequestPolicies {
+    /// Reads and compiles the enabled request policies of a file, or of the files `*.yaml`, `*.yml` and `*.json` in a folder and its
+    /// subfolders. Namespaces in these files have the labels that name tenants.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read, a policy is not valid or does not compile, two policies have the same place in the
+    /// chain, or there is no request policy.
+    pub async fn read(path: &Path, evaluator: &Evaluator) -> Result<Self, RequestPoliciesError> {
+        let documents = read_all(path)?;
+        let objects: Vec<_> = documents.iter().map(|document| document.value.clone()).collect();
+        let namespaces = namespaces(&objects);
+        let mut read = Self { policies: Vec::new(), programs: HashMap::new(), cache: Arc::default() };
+        for document in documents.iter().filter(|document| PolicyFile::is(document)) {
+            let file = PolicyFile::of(document)?;
+            let Some(policy) = place(document, &file, &namespaces)? else { continue };
+            read.check_place(&policy)?;
+            let limit = timeout(&file.spec);
+            let (id, revision) = (policy.revision.policy.clone(), policy.revision.clone());
+            let prepared = file.prepare(evaluator, &[]).await;
+            let prepared = prepared.map_err(|error| RequestPoliciesError::Prepare { policy: id, error })?;
+            read.programs.insert(revision, (prepared.into_program(), limit));
+            read.policies.push(policy);
+        }
+        if read.policies.is_empty() {
+            return Err(RequestPoliciesError::None(path.to_owned()));
+        }
+        Ok(read)
+    }
+
+    fn check_place(&self, policy: &RequestPolicy) -> Result<(), RequestPoliciesError> {
+        let place = |policy: &RequestPolicy| {
+            let criteria = &policy.criteria;
+            (policy.level, policy.priority, criteria.tenant.clone(), criteria.user.clone())
+        };
+        match self.policies.iter().find(|other| place(other) == place(policy)) {
+            None => Ok(()),
+            Some(other) => Err(RequestPoliciesError::SamePlace {
+                first: other.revision.policy.clone(),
+                second: policy.revision.policy.clone(),
+            }),
+        }
+    }
+
+    /// Evaluates a request. A policy that fails ends the chain: see [`Outcome`].
+    pub async fn evaluate(&self, request: Request) -> Outcome {
+        let mut progress = Chain::start(request, self.policies.iter().cloned(), Arc::clone(&self.cache));
+        loop {
+            progress = match progress {
+                Progress::Done(outcome) => return *outcome,
+                Progress::Next(chain) => {
+                    let result = match self.programs.get(&chain.policy().revision) {
+                        Some((program, limit)) => program
+                            .evaluate_request(&chain, Deadline::after(*limit))
+                            .await
+                            .map_err(|error| Failure::from(&error)),
+                        None => Err(Failure::new("Internal", "the policy has no program")),
+                    };
+                    chain.apply(result)
+                }
+            }
+        }
+    }
+}
+
+/// Returns the place of a policy in the chain; `None` if it is no request policy, or disabled.
+fn place(
+    document: &Document,
+    file: &PolicyFile,
+    namespaces: &BTreeMap<String, Labels>,
+) -> Result<Option<RequestPolicy>, DocumentError> {
+    let Some(request) = file.spec.request.as_ref().filter(|_| file.spec.enabled) else { return Ok(None) };
+    let wrong = |field: &str, message: String| document.error(FieldError::new(field, message));
+    let namespace = file.namespace.as_deref();
+    let id = match namespace {
+        Some(namespace) => PolicyId::namespaced(namespace, &file.name),
+        None => PolicyId::cluster(&file.name),
+    };
+    let id = id.map_err(|error| wrong("metadata.name", error.to_string()))?;
+    let tenant = namespace.map(|namespace| {
+        let labels = namespaces.get(namespace);
+        labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
+    });
+    let criteria = request.criteria(tenant).map_err(|error| wrong("spec.request.selector", error.to_string()))?;
+    Ok(Some(RequestPolicy {
+        revision: RevisionId { policy: id, generation: GENERATION },
+        level: request.level("spec.request", namespace).map_err(|error| document.error(error))?,
+        priority: request.priority,
+        criteria,
+    }))
+}
+
+fn read_all(path: &Path) -> Result<Vec<Document>, RequestPoliciesError> {
+    if !path.is_dir() {
+        return Ok(documents::read(path)?);
+    }
+    let mut all = Vec::new();
+    for entry in WalkDir::new(path).sort_by_file_name() {
+        let entry = entry.map_err(|error| RequestPoliciesError::Walk { path: path.to_owned(), error })?;
+        let extension = entry.path().extension().and_then(|it| it.to_str()).unwrap_or_default();
+        if entry.file_type().is_file() && ["yaml", "yml", "json"].contains(&extension) {
+            all.extend(documents::read(entry.path())?);
+        }
+    }
+    Ok(all)
+}
