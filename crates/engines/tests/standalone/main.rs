@@ -12,5 +12,6 @@ mod memory;
 #[path = "../support/places.rs"]
 mod places;
 mod rego;
+mod request;
 #[cfg(feature = "wasm")]
 mod wasm;

@@ -17,3 +17,6 @@ mod rego;
 mod snapshot;
 mod test_host;
 mod wasi;
+
+pub(crate) use guest::Guest;
+pub(crate) use rego::Rego;
