@@ -19,6 +19,7 @@ mod malformed;
 mod operations;
 mod previews;
 mod reload;
+mod requests;
 mod serving;
 mod startup;
 #[path = "../support/mod.rs"]
