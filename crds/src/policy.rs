@@ -34,7 +34,9 @@ pub const MAX_REVISION_HISTORY: u32 = 50;
 )]
 #[x_kube(
     validation = Rule::new("has(self.admission) != has(self.request)")
-        .message("say in `admission` or in `request` which requests the policy decides about")
+        .message("say in `admission` or in `request` which requests the policy decides about"),
+    validation = Rule::new("has(self.request) == has(oldSelf.request)")
+        .message("`request` cannot be added or removed: make another policy, and delete this one")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PolicySpec {

@@ -27,16 +27,19 @@ pub(crate) struct Revision {
     pub role: RevisionRole,
     pub experiment_ref: Option<RevisedExperiment>,
     pub enabled: bool,
-    /// `spec.data.admission`: the requests that the webhook of this revision covers.
+    /// `spec.data.admission`: the requests that the webhook of this revision covers. `None` for a request policy.
     pub admission: Option<Admission>,
+    /// True for a request policy, which has no webhook: callers send the requests to the policy server.
+    pub is_request: bool,
     pub status: PolicyRevisionStatus,
 }
 
 impl From<PolicyRevision> for Revision {
     fn from(PolicyRevision { metadata, spec, status }: PolicyRevision) -> Self {
         let PolicyRevisionSpec { policy_server, policy_ref, role, experiment_ref, enabled, preview: _, data } = spec;
-        let (admission, status) = (data.admission, status.unwrap_or_default());
-        Self { metadata, policy_server, policy_ref, role, experiment_ref, enabled, admission, status }
+        let (admission, is_request) = (data.admission, data.request.is_some());
+        let status = status.unwrap_or_default();
+        Self { metadata, policy_server, policy_ref, role, experiment_ref, enabled, admission, is_request, status }
     }
 }
 

@@ -209,7 +209,8 @@ async fn switch_webhook<O: Resource>(
     delete: &[WebhookKind],
     context: &Context,
 ) -> Result<(), Error> {
-    if let Some(revision) = live.and_then(|live| of_generations(found, &[live]).next()) {
+    let live = live.and_then(|live| of_generations(found, &[live]).next());
+    if let Some(revision) = live.filter(|revision| !revision.is_request) {
         // This is the section of the live revision. The section of the newest generation may differ.
         let Some(admission) = &revision.admission else { return Err(Error::Incomplete("spec.admission")) };
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;
