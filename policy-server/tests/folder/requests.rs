@@ -52,7 +52,7 @@ async fn the_chain_patches_constrains_and_chooses_a_provider() {
     assert_eq!(answer["constraints"]["cpu"]["maximum"], 8);
     let trail: Vec<_> =
         answer["trail"].as_array().unwrap().iter().map(|entry| entry["policy"].as_str().unwrap()).collect();
-    let expected = ["cluster.billing", "cluster.vm-sizes", "team-blue.defaults", "team-blue.ana-test-machines"];
+    let expected = ["cluster.billing", "cluster.vm-sizes", "ns.team-blue.defaults", "ns.team-blue.ana-test-machines"];
     assert_eq!(trail, expected);
 }
 
@@ -65,7 +65,7 @@ async fn a_value_that_a_constraint_forbids_is_rejected_in_the_name_of_its_policy
         (StatusCode::FORBIDDEN, &json!("REJECTED"), &json!(403))
     );
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("`cpu`") && detail.contains("team-blue.defaults"), "{detail}");
+    assert!(detail.contains("`cpu`") && detail.contains("ns.team-blue.defaults"), "{detail}");
     let (status, problem) = evaluate(&server, ADR, &example("database.json")).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert!(problem["detail"].as_str().unwrap().ends_with("the cost center cc-099 is closed"), "{problem}");
@@ -112,7 +112,7 @@ async fn a_policy_that_weakens_an_earlier_one_is_a_conflict_that_names_both() {
     let (status, problem) = evaluate(&server, ADR, &example("vm.json")).await;
     assert_eq!((status, &problem["type"]), (StatusCode::CONFLICT, &json!("POLICY_CONFLICT")), "{problem}");
     let detail = problem["detail"].as_str().unwrap();
-    for part in ["Policy Conflict Error", "team-blue.weaker", "cluster.billing", "`cost_center`", "generation 1"] {
+    for part in ["Policy Conflict Error", "ns.team-blue.weaker", "cluster.billing", "`cost_center`", "generation 1"] {
         assert!(detail.contains(part), "{part}: {detail}");
     }
     // Another tenant's requests do not meet the policy.
