@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 pub use threads::demote_this_thread;
+#[cfg(feature = "wasm")]
 pub(crate) use threads::{cpu_time, has_lowest_priority};
 
 use crate::{Budget, Deadline, EvaluationError, Shortage};
