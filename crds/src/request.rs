@@ -29,8 +29,8 @@ pub struct ServiceRequests {
     /// `service_type`. Default: all requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// The place of the policy within its level: 1 to 1000; the lowest number is evaluated first. Must differ from the priorities of the
-    /// other policies of the same level, tenant and user. Default: 500.
+    /// The place of the policy within its level: 1 to 1000; the lowest number is evaluated first. Policies with the same number are
+    /// evaluated in the order of their ids. Default: 500.
     #[serde(default = "priority")]
     #[schemars(range(min = 1, max = 1000))]
     pub priority: u32,

@@ -41,10 +41,4 @@ impl<'a> RequestReport<'a> {
             explanation,
         }
     }
-
-    /// Returns true if the request is allowed.
-    #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        self.message.is_none()
-    }
 }

@@ -156,9 +156,10 @@ impl Program {
                 let verdict = member.evaluate(review, deadline).await.map_err(|error| with_member_name(name, error))?;
                 results.warnings.extend(verdict.warnings);
                 let mutates = verdict.allowed && verdict.patch.is_some();
-                match verdict.allowed {
-                    true => mutates.then(|| MAY_NOT_MUTATE.to_owned()),
-                    false => Some(verdict.message.unwrap_or_default()),
+                if verdict.allowed {
+                    mutates.then(|| MAY_NOT_MUTATE.to_owned())
+                } else {
+                    Some(verdict.message.unwrap_or_default())
                 }
             }
             Subject::Chain(chain) => {

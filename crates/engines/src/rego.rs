@@ -217,9 +217,10 @@ impl Program {
         if self.prepared.evaluated_rules.dialect() != Dialect::Request {
             return Err(EvaluationError::Failed("Rego of a request policy needs the dialect Request".into()));
         }
-        let input = match self.prepared.evaluated_rules.is_published() {
-            true => request::to_json(&chain.published_input())?,
-            false => request::to_json(&chain.input())?,
+        let input = if self.prepared.evaluated_rules.is_published() {
+            request::to_json(&chain.published_input())?
+        } else {
+            request::to_json(&chain.input())?
         };
         let (prepared, limit) = (Arc::clone(&self.prepared), self.memory_limit);
         let evaluate = move || memory::evaluate(limit, || prepared.evaluate_request(&input, deadline));
@@ -280,7 +281,7 @@ impl Prepared {
         });
         match evaluated {
             // The answer may be invalid only for such an incomplete object.
-            Ok(_) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded(_)) => Ok(()),
+            Ok(()) | Err(EvaluationError::InvalidAnswer(_) | EvaluationError::Overloaded(_)) => Ok(()),
             Err(EvaluationError::Failed(why)) => Err(CompileError::Invalid(why)),
             Err(error @ EvaluationError::DeadlineExceeded) => {
                 Err(CompileError::Invalid(format!("a nearly empty request: {error}")))

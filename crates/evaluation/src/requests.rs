@@ -38,8 +38,6 @@ pub enum RequestPoliciesError {
     Document(#[from] DocumentError),
     #[error("{policy}: {error}")]
     Prepare { policy: PolicyId, error: PrepareError },
-    #[error("{first} and {second} have the same level, tenant, user and priority: give one of them another priority")]
-    SamePlace { first: PolicyId, second: PolicyId },
     #[error("{} has no policy with `spec.request`", .0.display())]
     None(PathBuf),
 }
@@ -49,8 +47,7 @@ impl RequestPolicies {
     /// subfolders. Namespaces in these files have the labels that name tenants.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, a policy is not valid or does not compile, two policies have the same place in the
-    /// chain, or there is no request policy.
+    /// Returns an error if a file cannot be read, a policy is not valid or does not compile, or there is no request policy.
     pub async fn read(path: &Path, evaluator: &Evaluator) -> Result<Self, RequestPoliciesError> {
         let documents = read_all(path)?;
         let objects: Vec<_> = documents.iter().map(|document| document.value.clone()).collect();
@@ -59,7 +56,6 @@ impl RequestPolicies {
         for document in documents.iter().filter(|document| PolicyFile::is(document)) {
             let file = PolicyFile::of(document)?;
             let Some(policy) = place(document, &file, &namespaces)? else { continue };
-            read.check_place(&policy)?;
             let limit = timeout(&file.spec);
             let (id, revision) = (policy.revision.policy.clone(), policy.revision.clone());
             let prepared = file.prepare(evaluator, &[]).await;
@@ -71,20 +67,6 @@ impl RequestPolicies {
             return Err(RequestPoliciesError::None(path.to_owned()));
         }
         Ok(read)
-    }
-
-    fn check_place(&self, policy: &RequestPolicy) -> Result<(), RequestPoliciesError> {
-        let place = |policy: &RequestPolicy| {
-            let criteria = &policy.criteria;
-            (policy.level, policy.priority, criteria.tenant.clone(), criteria.user.clone())
-        };
-        match self.policies.iter().find(|other| place(other) == place(policy)) {
-            None => Ok(()),
-            Some(other) => Err(RequestPoliciesError::SamePlace {
-                first: other.revision.policy.clone(),
-                second: policy.revision.policy.clone(),
-            }),
-        }
     }
 
     /// Evaluates a request. A policy that fails ends the chain: see [`Outcome`].

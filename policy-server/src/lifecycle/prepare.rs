@@ -181,6 +181,10 @@ impl Preparer {
     /// Returns an error if one of the steps fails.
     pub async fn prepare(&self, desired: &Desired, permit: Permit) -> Result<Prepared, PrepareError> {
         let Desired { policy, spec, scope: Scope(at), modules, was_prepared, .. } = desired;
+        // Clusters do not serve requests to services yet, and no experiment is previewed on them.
+        if spec.request.is_some() && (desired.experiment.is_some() || !self.host_context.is_folder()) {
+            return Err(PrepareError::Unsupported(format!("{at}.request")));
+        }
         if self.host_context.is_folder() {
             check_conditions(at, spec.admission.as_ref())?;
         }

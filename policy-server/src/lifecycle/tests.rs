@@ -10,6 +10,7 @@ use super::*;
 use crate::budgets::Budgets;
 use crate::container::Container;
 use crate::manifests::ExperimentId;
+use crate::table::{AdmissionPoint, Point};
 
 fn spec() -> PolicySpec {
     serde_json::from_value(json!({"program": {"cel": {"validations": []}}, "admission": {"rules": []}})).unwrap()

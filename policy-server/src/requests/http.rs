@@ -76,7 +76,7 @@ async fn evaluate_adr(State(engine): State<Arc<Engine>>, request: Request) -> Re
             decision => Err(Problem::of(decision, StatusCode::FORBIDDEN).with_trail(&outcome.trail)),
         }
     };
-    respond(answered.await)
+    respond(&answered.await)
 }
 
 async fn evaluate_published(State(engine): State<Arc<Engine>>, request: Request) -> Response<Body> {
@@ -95,7 +95,7 @@ async fn evaluate_published(State(engine): State<Arc<Engine>>, request: Request)
             decision => Err(Problem::of(decision, StatusCode::NOT_ACCEPTABLE)),
         }
     };
-    respond(answered.await)
+    respond(&answered.await)
 }
 
 impl Engine {
@@ -144,8 +144,8 @@ fn check_id(field: &str, id: Option<String>) -> Result<Option<String>, Problem> 
     }
 }
 
-fn respond(answered: Result<Value, Problem>) -> Response<Body> {
-    let (status, content_type, body) = match &answered {
+fn respond(answered: &Result<Value, Problem>) -> Response<Body> {
+    let (status, content_type, body) = match answered {
         Ok(answer) => (StatusCode::OK, "application/json", answer.to_string()),
         Err(problem) => (problem.status(), "application/problem+json", problem.to_body()),
     };

@@ -83,7 +83,6 @@ async fn the_package_decides_between_two_rules() {
         rego(&format!("package {package}\nresult := {{\"reason\": \"adr\"}}\nmain := {{\"reason\": \"published\"}}"))
     };
     assert_eq!(evaluate(&both("dcm.policy.a")).await, Ok(Some(json!({"reason": "adr"}))));
-    assert_eq!(evaluate(&both("dcm.policy[\"1b4e28ba-2fa1\"]")).await, Ok(Some(json!({"reason": "adr"}))));
     assert_eq!(evaluate(&both("policies.a")).await, Ok(Some(json!({"reason": "published"}))));
 }
 
