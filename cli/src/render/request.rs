@@ -17,7 +17,7 @@ pub fn request(report: &RequestReport<'_>, difference: &str, field: Option<&Fiel
         _ => BAD,
     };
     let mut page = paint(style, report.status);
-    if let Some(provider) = report.service_provider {
+    if let (Some(provider), None) = (report.service_provider, &report.message) {
         page.push_str(&paint(PLAIN, &format!("  service provider {provider}")));
     }
     page.push('\n');

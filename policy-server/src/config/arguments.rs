@@ -213,6 +213,8 @@ Endpoints of --listen:
   POST /audit/<policy id>                  the verdict of the program, without the mode of the policy
   With --caller-tokens, the paths of reviews begin with /t/<token>
   /v1/policies, /v1/policies/*/experiments the REST API (AIP-236), described by /v1/openapi.json; not in a cluster
+  POST /api/v1/engine/evaluate             a request to a service, for the chain of request policies; not in a cluster
+  POST /api/v1alpha1/policies:evaluateRequest  the same, as in the API of the DCM project
 Endpoints of --admin-listen:
   GET /readyz, /readyz?verbose, /livez, /metrics
   With --metrics-listen, /readyz?verbose and /metrics are served there only, to callers with a token
