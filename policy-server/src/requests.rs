@@ -2,38 +2,37 @@
 
 mod answer;
 mod http;
+mod served;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use proviso_core::Failure;
-use proviso_core::request::{
-    Chain, ConstraintCache, Criteria, Decision, Outcome, Progress, Request, RequestPolicy, RevisionId,
-};
-use proviso_crds::TENANT;
+use proviso_core::request::{Chain, ConstraintCache, Decision, Outcome, Progress, Request, RevisionId};
+use proviso_core::{Failure, PolicyId};
 use proviso_engines::{Deadline, EvaluationError, Program, isolated};
 
 use crate::budgets::Overloaded;
 use crate::decide::count_shortage;
 use crate::metrics;
-use crate::table::{RequestPoint, Revision, Table};
+use crate::table::{Revision, Table};
 
 pub use http::router;
+pub use served::ServedRequests;
 
 /// The time limit of a request: all evaluations of its chain together.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit of one step of a chain besides the evaluation of its policy. A step takes at most about a second.
 const STEP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// The outcome of a request, or the reason why it was not evaluated.
+/// The reason why a request was not evaluated.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error("overloaded: too many evaluations at the same time")]
     Overloaded,
-    /// A policy that may cover the request has no generation that works.
+    /// A policy that covers the request has no generation that works.
     #[error("policy {policy} has no generation that works: {why}")]
-    Unserved { policy: String, why: String },
+    Unserved { policy: PolicyId, why: String },
 }
 
 impl From<Overloaded> for Refusal {
@@ -42,9 +41,9 @@ impl From<Overloaded> for Refusal {
     }
 }
 
-/// The evaluation of a chain with the live policies of a table.
+/// The evaluation of a chain.
 struct Evaluation<'a> {
-    table: &'a Table,
+    /// The revisions of the policies that cover the request.
     revisions: HashMap<RevisionId, &'a Arc<Revision>>,
     deadline: Instant,
 }
@@ -55,53 +54,46 @@ struct Evaluation<'a> {
 /// Returns an error if the server has no capacity for the evaluation now, or if a policy that covers the request has no generation
 /// that works.
 pub async fn evaluate(table: &Table, request: Request, cache: Arc<ConstraintCache>) -> Result<Outcome, Refusal> {
-    let mut evaluation = Evaluation { table, revisions: HashMap::new(), deadline: Instant::now() + TIME_LIMIT };
-    let mut policies = Vec::new();
-    for (id, entry) in &table.policies {
-        match (&entry.live, &entry.unserved_request) {
-            (Some(live), _) => {
-                let Some(point) = live.request().filter(|_| live.enabled) else { continue };
-                let policy = evaluation.policy(live, point);
-                evaluation.revisions.insert(policy.revision.clone(), live);
-                policies.push(policy);
-            }
-            (None, Some((point, why))) if evaluation.criteria(id.namespace(), point).cover(&request) => {
-                return Err(Refusal::Unserved { policy: id.to_string(), why: why.clone() });
-            }
-            (None, _) => {}
-        }
-    }
-    let mut progress = Chain::start(request, policies, cache);
-    loop {
+    let covering = table.requests.covering(&request)?;
+    let revisions = covering.iter().map(|(policy, revision)| (policy.revision.clone(), revision)).collect();
+    let evaluation = Evaluation { revisions, deadline: Instant::now() + TIME_LIMIT };
+    let start = Instant::now();
+    let mut progress = Chain::start(request, covering.into_iter().map(|(policy, _)| policy.clone()), cache);
+    let outcome = loop {
         progress = match progress {
             Progress::Next(chain) => evaluation.step(chain).await?,
-            Progress::Done(outcome) => return Ok(*outcome),
+            Progress::Done(outcome) => break *outcome,
+        }
+    };
+    log(&outcome, start);
+    Ok(outcome)
+}
+
+/// Logs a decision. The payload may have secrets, so the line has the policy and the field, but no value.
+fn log(outcome: &Outcome, start: Instant) {
+    let (status, policies) = (outcome.decision.status(), outcome.trail.len());
+    let duration_us = start.elapsed().as_micros();
+    match &outcome.decision {
+        Decision::Approved | Decision::Modified => {
+            tracing::debug!(status, policies, duration_us, "request to a service allowed");
+        }
+        Decision::Rejected { policy, field, .. } => {
+            let field = field.as_ref().map(ToString::to_string);
+            tracing::info!(%policy, status, field, policies, duration_us, "request to a service denied");
+        }
+        Decision::Conflict(conflict) => {
+            let field = conflict.field.as_ref().map(ToString::to_string);
+            let (policy, other) = (&conflict.policy, &conflict.other);
+            tracing::info!(%policy, %other, status, field, policies, duration_us, "request to a service denied");
+        }
+        Decision::Failed { policy, failure } => {
+            let reason = failure.reason.as_str();
+            tracing::warn!(%policy, status, reason, policies, duration_us, "evaluation of a request to a service failed");
         }
     }
 }
 
 impl Evaluation<'_> {
-    fn policy(&self, revision: &Revision, point: &RequestPoint) -> RequestPolicy {
-        RequestPolicy {
-            revision: RevisionId {
-                policy: revision.policy.clone(),
-                generation: revision.generation.try_into().unwrap_or(i64::MAX),
-            },
-            level: point.level,
-            priority: point.priority,
-            criteria: self.criteria(revision.policy.namespace(), point),
-        }
-    }
-
-    /// Returns the criteria of a policy in a namespace: the tenant of the namespace is one of them.
-    fn criteria(&self, namespace: Option<&str>, point: &RequestPoint) -> Criteria {
-        let tenant = namespace.map(|namespace| {
-            let labels = self.table.namespaces.get(namespace);
-            labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
-        });
-        Criteria { tenant, ..point.criteria.clone() }
-    }
-
     /// Evaluates the next policy of a chain, and applies its result.
     async fn step(&self, chain: Box<Chain>) -> Result<Progress, Overloaded> {
         let Some(revision) = self.revisions.get(&chain.policy().revision) else {

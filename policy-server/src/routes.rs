@@ -150,6 +150,10 @@ impl Server {
         let Some(revision) = entry.revision(endpoint.generation) else {
             return without_revision(&endpoint, entry, &review);
         };
+        if revision.request().is_some() {
+            let message = format!("{} decides about requests to services, and not about reviews", endpoint.policy);
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "unknown_policy", message));
+        }
         let decision = decide(revision, &review, endpoint.action, &table.namespaces).await.map_err(|Overloaded| {
             let message = "overloaded: too many evaluations at the same time";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)

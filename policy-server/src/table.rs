@@ -20,6 +20,7 @@ use crate::lifecycle::prepare::PrepareError;
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
 use crate::preview::{DivergenceCounter, Observation, Versions};
+use crate::requests::ServedRequests;
 
 /// The current table, which requests read.
 #[derive(Debug, Default)]
@@ -60,6 +61,8 @@ impl SharedTable {
 #[derive(Debug, Default)]
 pub struct Table {
     pub policies: HashMap<PolicyId, Entry>,
+    /// The request policies among them.
+    pub requests: ServedRequests,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
     pub origin: Origin,
     /// The problems that concern no single policy, one line each.

@@ -12,6 +12,7 @@ use super::Slot;
 use crate::manifests::ExperimentId;
 use crate::metrics::Metrics;
 use crate::preview::{self, Versions};
+use crate::requests::ServedRequests;
 use crate::table::{Entry, Experiment, IdleReason, Origin, SharedTable, Table};
 
 /// A revision as its source presents it.
@@ -102,6 +103,7 @@ impl Publication<'_> {
             policies.entry(policy).or_default().experiments = previews.into();
         }
         let table = Table {
+            requests: ServedRequests::new(&policies, &self.namespaces),
             policies,
             namespaces: self.namespaces,
             origin: self.origin,

@@ -122,6 +122,15 @@ async fn a_policy_that_weakens_an_earlier_one_is_a_conflict_that_names_both() {
 }
 
 #[tokio::test]
+async fn a_request_policy_answers_no_reviews() {
+    let server = Server::start(examples(), &[]).await;
+    let review = r#"{"request": {"uid": "u"}}"#;
+    let answer = post(&server, "/validate_raw/cluster.billing", review).await;
+    assert_eq!(answer.status, StatusCode::NOT_FOUND, "{}", answer.text);
+    assert!(answer.text.contains("decides about requests to services"), "{}", answer.text);
+}
+
+#[tokio::test]
 async fn a_bad_body_is_refused_with_its_field() {
     let server = Server::start(examples(), &[]).await;
     for (body, words) in [
