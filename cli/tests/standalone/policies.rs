@@ -333,3 +333,34 @@ fn the_metadata_of_an_annotated_module_is_shown() -> Result<()> {
     ensure!(output.code == Some(2) && output.err.contains("io.kubewarden.metadata"), "{output:?}");
     Ok(())
 }
+
+#[test]
+fn a_request_to_a_service_has_a_trail_and_an_explanation() -> Result<()> {
+    let evaluate = |request: &str, more: &[&str]| {
+        let request = format!("requests/requests/{request}.json");
+        proviso(&[&["evaluate", "-f", &request, "--policies", "requests/policies"], more].concat())
+    };
+    let output = evaluate("vm", &["--explain", "cpu"])?;
+    ensure!(output.code == Some(0), "{output:?}");
+    ensure!(output.out.starts_with("MODIFIED  service provider east-1\n"), "{}", output.out);
+    for part in [
+        "patches cost_center; locks cost_center",
+        "It is 1: set by ns.team-blue.ana-test-machines (User, priority 500).",
+        "- ns.team-blue.defaults (Tenant, priority 100) constrains it: {\"maximum\":8}",
+        "+cost_center: cc-100",
+    ] {
+        ensure!(output.out.contains(part), "{part}: {}", output.out);
+    }
+    let output = evaluate("vm-large", &["-o", "json"])?;
+    let report: Value = serde_json::from_str(&output.out)?;
+    ensure!(output.code == Some(1) && report["status"] == "REJECTED", "{output:?}");
+    ensure!(report["trail"].as_array().is_some_and(|trail| trail.len() == 3), "{report:#}");
+    let other = evaluate("vm-large", &["--tenant", "green", "--user", "eve"])?;
+    ensure!(
+        other.out.contains("APPROVED") || other.out.contains("MODIFIED"),
+        "another tenant has no such limit: {other:?}"
+    );
+    let output = proviso(&["evaluate", "-f", "requests/requests/vm.json", "--policies", "quickstart"])?;
+    ensure!(output.code == Some(2) && output.err.contains("has no policy with `spec.request`"), "{output:?}");
+    Ok(())
+}
