@@ -78,7 +78,7 @@ async fn each_error_in_a_policy_is_refused_with_its_field_or_remedy() -> Result<
     create(&plane, &kubectl, &policy("right")).await?;
     let cel = json!({"validations": []});
     for (pointer, value, expected) in [
-        ("/spec/admission", Value::Null, "say in `admission` which requests"),
+        ("/spec/admission", Value::Null, "say in `admission` or in `request`"),
         ("/spec/admission/rules", json!([]), "spec.admission.rules"),
         ("/spec/admission/timeoutSeconds", json!(31), "spec.admission.timeoutSeconds"),
         ("/spec/admission/mode", json!("Observe"), "spec.admission.mode"),
