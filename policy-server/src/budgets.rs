@@ -66,7 +66,7 @@ impl Budgets {
         }
     }
 
-    /// Returns the accounts of a policy. All its generations and experiments share them.
+    /// Returns the accounts of a policy. All its generations and experiments share them, but each generation has its own pacing.
     #[must_use]
     pub fn accounts(&self, policy: &PolicyId) -> Accounts {
         let account = |shares: &Shares, rank| shares.account(policy.as_str(), policy.namespace(), rank);

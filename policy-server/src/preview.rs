@@ -45,7 +45,7 @@ pub use evaluation::Concern;
 const CONCURRENCY: u32 = 8;
 /// The minimum time between two log lines about dropped requests of an experiment.
 const DROP_LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// The time that the worker has to drop its evaluations when it is aborted. An evaluation yields every 10 ms.
+/// The time that the worker has to drop its evaluations when it is aborted. An evaluation yields every millisecond.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request, and the experiments to evaluate for it.

@@ -58,8 +58,7 @@ impl Pacing {
     }
 
     fn is_slow_at(&self, now: Instant) -> bool {
-        let until = self.slow_until.load(Ordering::Relaxed);
-        until > 0 && micros(now) < until
+        micros(now) < self.slow_until.load(Ordering::Relaxed)
     }
 
     /// Records that an evaluation was long, or found all the memory of the policy's share in use.

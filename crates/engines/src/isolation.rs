@@ -16,7 +16,7 @@ use tokio::time::timeout_at;
 
 pub use threads::demote_this_thread;
 #[cfg(feature = "wasm")]
-pub(crate) use threads::{cpu_time, has_lowest_priority};
+pub(crate) use threads::{cpu_time, has_lowest_priority, yield_cpu};
 
 use crate::{Budget, Deadline, EvaluationError, Shortage};
 

@@ -104,7 +104,6 @@ impl Server {
         sample
     }
 
-    /// Returns the CPU time of the process.
     /// Waits until the server has no work left. The evaluation of a request outlives a client that disconnects.
     pub fn until_idle(&self) {
         let deadline = Instant::now() + Duration::from_mins(1);
@@ -120,6 +119,7 @@ impl Server {
         }
     }
 
+    /// Returns the CPU time of the process.
     fn cpu(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id())).expect("Linux");
         // Fields 14 and 15 of proc_pid_stat(5), in hundredths of a second. The name in field 2 may contain spaces, so start after

@@ -1,11 +1,10 @@
 //! The pacing of an interpreter: its thread gives up its CPU priority when its evaluation is long.
 
 use std::cell::Cell;
-use std::thread;
 use std::time::Duration;
 
 use super::SHORT;
-use super::threads::{cpu_time, demote_this_thread, has_lowest_priority};
+use super::threads::{cpu_time, demote_this_thread, has_lowest_priority, yield_cpu};
 use crate::Pacing;
 
 thread_local! {
@@ -35,12 +34,13 @@ fn pause() {
         }
         demote_this_thread();
     }
-    // A thread that becomes ready does not always interrupt one of the lowest priority, but then waits for the end of its slice.
-    thread::yield_now();
+    yield_cpu();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use proviso_shares::{Limits, Rank, Shares};
 
     use super::*;

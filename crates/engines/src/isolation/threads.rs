@@ -106,6 +106,12 @@ pub(crate) fn has_lowest_priority() -> bool {
     IS_DEMOTED.get() || platform::is_idle_class()
 }
 
+/// Lets other threads run. A thread that becomes ready does not always interrupt one of the lowest priority, but then waits for the end of
+/// its slice.
+pub(crate) fn yield_cpu() {
+    thread::yield_now();
+}
+
 /// Returns the CPU time of this thread.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);

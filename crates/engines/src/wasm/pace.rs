@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, TryLockError};
 use std::task::Poll;
-use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -121,8 +120,7 @@ impl Pace {
     pub(super) fn interrupt(&self) -> impl Future<Output = ()> + Send + use<> {
         let turns = self.begin_turn();
         if turns.is_some() || isolation::has_lowest_priority() {
-            // A thread that becomes ready does not always interrupt one of the lowest priority, but then waits for the end of its slice.
-            thread::yield_now();
+            isolation::yield_cpu();
         }
         async move {
             // Unlike wasmtime's own yield, tokio's lets the runtime poll for I/O before the guest continues.
@@ -265,7 +263,7 @@ fn nanos(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::thread::ThreadId;
+    use std::thread::{self, ThreadId};
 
     use proviso_shares::{Limits, Rank, Shares};
     use tokio::time::timeout;

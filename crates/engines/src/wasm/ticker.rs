@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use super::config::EngineError;
 
 /// The interval at which a running guest checks its deadline and yields to other tasks.
-pub(super) const TICK: Duration = Duration::from_millis(1);
+const TICK: Duration = Duration::from_millis(1);
 /// The number of ticks without a guest after which the ticker rests. Under load, evaluations need not wake it.
 const TICKS_BEFORE_REST: u32 = 100;
 
