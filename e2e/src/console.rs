@@ -13,6 +13,9 @@ use tokio::process::Command;
 
 use crate::until_with;
 
+/// The words in the output of commands that fail.
+const FAILURES: [&str; 3] = ["denied", "REJECTED", "Error"];
+
 /// A command of a page, and the lines that its output has.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Step {
@@ -146,8 +149,8 @@ impl Console {
     ///
     /// # Errors
     ///
-    /// If the command fails, unless the output on the page has a denial or an error; or if its output lacks a line at the end of the
-    /// time limit.
+    /// If the command fails, unless the output on the page has a denial, a rejection or an error; or if its output lacks a line at
+    /// the end of the time limit.
     pub async fn run(&mut self, step: &Step) -> Result<()> {
         let name = step.command.split(['=', ' ']).next().unwrap_or_default();
         let is_assignment = name == "export" || step.command[name.len()..].starts_with('=');
@@ -159,7 +162,7 @@ impl Console {
             ensure!(is_success, "{}: {output}", step.command);
             return Ok(());
         }
-        let may_fail = step.output.iter().any(|line| line.contains("denied") || line.contains("Error"));
+        let may_fail = step.output.iter().any(|line| FAILURES.iter().any(|failure| line.contains(failure)));
         until_with(&step.command, self.timeout, self.timeout, async || {
             let (is_success, output) = self.execute(&step.command).await?;
             let missing = step.output.iter().find(|line| !output.lines().any(|found| matches(found, line)));

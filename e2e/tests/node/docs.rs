@@ -28,8 +28,15 @@ const CLUSTER: [&str; 9] = [
     "docs/how-to/authenticate-api-servers.md",
     "docs/how-to/install.md",
 ];
-/// The pages of walks over a folder of manifests. Each has a policy server of its own.
-const FOLDER: [&str; 3] = ["docs/tutorials/standalone.md", "docs/reference/rest-api.md", "docs/reference/cli.md"];
+/// The pages of walks over a folder of manifests, with their folders. Each has a policy server of its own.
+const FOLDER: [(&str, &str); 4] = [
+    ("docs/tutorials/standalone.md", QUICKSTART),
+    ("docs/reference/rest-api.md", QUICKSTART),
+    ("docs/reference/cli.md", QUICKSTART),
+    ("docs/how-to/request-policies.md", "examples/requests/policies"),
+];
+/// The manifests that `make run` serves.
+const QUICKSTART: &str = "examples/quickstart";
 /// The page of both walks, and the heading of its section for a folder. The rest of the page is for a cluster.
 const SHARED: (&str, &str) = ("docs/reference/cli.md", "\n### Without a cluster\n");
 /// The pages whose commands need no server.
@@ -159,34 +166,35 @@ async fn the_commands_for_a_cluster_work_as_written() -> Result<()> {
     Ok(())
 }
 
-/// A policy server over the quickstart, in a network namespace of its own, as `make run` starts it.
-struct Quickstart {
+/// A policy server over a folder of manifests, in a network namespace of its own, as the pages and `make run` start it.
+struct Standalone {
     server: Child,
 }
 
-impl Quickstart {
-    async fn start(copy: &Path) -> Result<Self> {
+impl Standalone {
+    async fn start(copy: &Path, manifests: &str) -> Result<Self> {
         let server = program::program("policy-server")?;
-        let script = "ip link set lo up && exec \"$0\" --manifests examples/quickstart";
+        let script = "ip link set lo up && exec \"$0\" --manifests \"$1\"";
         let log = std::fs::File::create(copy.join("policy-server.log"))?;
         let server = Command::new("unshare")
             .args(["--net", "sh", "-c", script])
             .arg(server)
+            .arg(manifests)
             .current_dir(copy)
             .stdout(Stdio::null())
             .stderr(log)
             .kill_on_drop(true)
             .spawn()?;
-        let quickstart = Self { server };
-        until("the quickstart", TIMEOUT, async || {
-            let [program, arguments @ ..] = &quickstart.wrapper()?[..] else { unreachable!("nsenter") };
+        let standalone = Self { server };
+        until(manifests, TIMEOUT, async || {
+            let [program, arguments @ ..] = &standalone.wrapper()?[..] else { unreachable!("nsenter") };
             let ready = ["curl", "--silent", "--fail", "http://127.0.0.1:3001/readyz"];
             let status = Command::new(program).args(arguments).args(ready).stdout(Stdio::null()).status().await?;
             ensure!(status.success(), "not ready");
             Ok(())
         })
         .await?;
-        Ok(quickstart)
+        Ok(standalone)
     }
 
     /// Returns the program that runs commands in the namespace.
@@ -201,11 +209,11 @@ async fn the_commands_for_a_folder_work_as_written() -> Result<()> {
     if is_skipped()? {
         return Ok(());
     }
-    for page in FOLDER {
+    for (page, manifests) in FOLDER {
         let folder = Folder::new(&format!("docs-{}", page.replace(['/', '.'], "-")))?;
         let (copy, installed) = (working_copy(&folder)?, installed(&folder, &[])?);
-        let quickstart = Quickstart::start(&copy).await?;
-        let mut console = Console::new(&copy, &[&installed], TIMEOUT).wrapper(quickstart.wrapper()?);
+        let standalone = Standalone::start(&copy, manifests).await?;
+        let mut console = Console::new(&copy, &[&installed], TIMEOUT).wrapper(standalone.wrapper()?);
         walk(&mut console, page, &parts(page)?.1).await?;
     }
     Ok(())
@@ -237,8 +245,8 @@ fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
 
 #[test]
 fn each_page_with_commands_is_run_by_a_test() -> Result<()> {
-    let tested = CLUSTER.iter().chain(&FOLDER).chain(&COMMANDS).chain([&FLOWS]);
-    let tested: Vec<_> = tested.copied().collect();
+    let over_folders = FOLDER.map(|(page, _)| page);
+    let tested: Vec<_> = CLUSTER.into_iter().chain(over_folders).chain(COMMANDS).chain([FLOWS]).collect();
     let mut used = [false; NOT_RUN.len()];
     for path in pages(&repository().join("docs"))?.into_iter().chain([repository().join("README.md")]) {
         let page = path.strip_prefix(repository())?.display().to_string();
