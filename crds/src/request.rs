@@ -20,6 +20,15 @@ pub const PRIORITIES: std::ops::RangeInclusive<u32> = 1..=1000;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRequests {
+    /// The name that people see: 1 to 253 characters, unique among the policies of the same level, tenant and user. Default: the name
+    /// of the resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub display_name: Option<String>,
+    /// What the policy is for: at most 1,024 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub description: Option<String>,
     /// Limits the policy to requests of these service types: at most 100. The service type is `service_type` or `serviceType` of the
     /// payload. Default: all service types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -29,8 +38,8 @@ pub struct ServiceRequests {
     /// `service_type`. Default: all requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// The place of the policy within its level: 1 to 1000; the lowest number is evaluated first. Policies with the same number are
-    /// evaluated in the order of their ids. Default: 500.
+    /// The place of the policy within its level: 1 to 1000; the lowest number is evaluated first. Unique among the policies of the same
+    /// level, tenant and user. Default: 500.
     #[serde(default = "priority")]
     #[schemars(range(min = 1, max = 1000))]
     pub priority: u32,
@@ -54,6 +63,15 @@ pub enum RequestLevel {
     Tenant,
     /// For the requests of one user, or of all users.
     User,
+}
+
+/// The policies among which the display name and the priority of a request policy are unique: those of one level, tenant and user.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestScope {
+    pub level: Level,
+    /// The tenant of a namespaced policy.
+    pub tenant: Option<String>,
+    pub user: Option<String>,
 }
 
 impl From<RequestLevel> for Level {
@@ -88,6 +106,21 @@ impl ServiceRequests {
             return Err(FieldError::new(format!("{at}.user"), message));
         }
         Ok(level)
+    }
+
+    /// Returns the policies among which the display name and the priority are unique. `tenant` is the tenant of a namespaced policy.
+    ///
+    /// # Errors
+    /// Returns the error of [`Self::level`].
+    pub fn scope(&self, at: &str, tenant: Option<String>) -> Result<RequestScope, FieldError> {
+        let level = self.level(at, tenant.as_deref())?;
+        Ok(RequestScope { level, tenant, user: self.user.clone() })
+    }
+
+    /// Returns the display name of the policy whose resource has this name.
+    #[must_use]
+    pub fn display_name<'a>(&'a self, name: &'a str) -> &'a str {
+        self.display_name.as_deref().unwrap_or(name)
     }
 
     /// Returns the criteria of this section. `tenant` is the tenant of a namespaced policy.
