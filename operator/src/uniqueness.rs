@@ -93,12 +93,9 @@ impl<K: PolicyObject> Uniqueness<K> {
     pub fn losses(&self, policy: &impl Resource) -> Vec<InUse> {
         let own = name(policy);
         let claims = self.claims(own.clone());
-        let losses = claims.get(&own).map_or_else(Vec::new, |own| {
-            let all: Vec<Claim> = claims.values().cloned().collect();
-            let position = claims.values().position(|claim| claim.policy == own.policy);
-            let mut losses = uniqueness::arbitrate(&all);
-            position.map(|position| losses.swap_remove(position)).unwrap_or_default()
-        });
+        let position = claims.keys().position(|name| *name == own);
+        let claims: Vec<Claim> = claims.into_values().collect();
+        let losses = position.map(|own| uniqueness::arbitrate(&claims).swap_remove(own)).unwrap_or_default();
         if losses.is_empty() {
             lock(&self.losers).remove(&own);
         } else {

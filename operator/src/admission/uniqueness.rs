@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use super::review::{Object, Refusal, ReviewedRequest, read};
 use super::{API_SERVER_TIMEOUT, Admission};
 use crate::cache::{Cache, Cached, Name, name};
-use crate::kinds::{Kind as _, PolicyObject};
+use crate::kinds::PolicyObject;
 use crate::malformed::MaybeMalformed;
 use crate::objects::watch_config;
 use crate::uniqueness::{fields, key, keys, tenant};
@@ -209,20 +209,20 @@ impl<K: PolicyObject> Resource for NamedPolicy<K> {
     type DynamicType = ();
     type Scope = K::Scope;
 
-    fn kind((): &()) -> Cow<'_, str> {
-        K::kind(&())
+    fn kind(of: &()) -> Cow<'_, str> {
+        K::kind(of)
     }
 
-    fn group((): &()) -> Cow<'_, str> {
-        K::group(&())
+    fn group(of: &()) -> Cow<'_, str> {
+        K::group(of)
     }
 
-    fn version((): &()) -> Cow<'_, str> {
-        K::version(&())
+    fn version(of: &()) -> Cow<'_, str> {
+        K::version(of)
     }
 
-    fn plural((): &()) -> Cow<'_, str> {
-        K::plural(&())
+    fn plural(of: &()) -> Cow<'_, str> {
+        K::plural(of)
     }
 
     fn meta(&self) -> &ObjectMeta {
