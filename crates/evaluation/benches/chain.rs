@@ -172,7 +172,7 @@ fn micros(time: Duration) -> f64 {
 /// The Go program with OPA, and the OPA server that it has started. See `opa/main.go`.
 struct Opa {
     child: Child,
-    /// `None` only while this value is dropped.
+    /// The input of the program; `None` while this value is dropped.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }

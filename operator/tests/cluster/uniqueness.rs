@@ -44,7 +44,7 @@ async fn until_live(policies: &Api<ClusterPolicy>, name: &str, generation: i64) 
 }
 
 #[tokio::test]
-async fn of_two_creations_at_the_same_time_one_is_rolled_out() -> Result<()> {
+async fn one_of_two_creations_at_the_same_time_is_rolled_out() -> Result<()> {
     let mut cluster = TestCluster::with_policy_server("unique-race").await?;
     let (policies, revisions) = (Api::<ClusterPolicy>::all(cluster.client.clone()), cluster.api::<PolicyRevision>());
     // No webhook is registered in this test, so that both creations pass.

@@ -108,7 +108,7 @@ func start() (*exec.Cmd, string, error) {
 	address := listener.Addr().String()
 	listener.Close()
 	server := exec.Command(os.Args[0], "run", "--server", "--addr", address, "--log-level", "error",
-		"--disable-telemetry")
+		"--skip-version-check")
 	server.Stderr = os.Stderr
 	if err := server.Start(); err != nil {
 		return nil, "", err
