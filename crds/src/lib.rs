@@ -25,6 +25,7 @@ mod request;
 mod revision;
 mod subscription;
 pub mod tenants;
+pub mod uniqueness;
 pub mod validation;
 mod verification;
 
@@ -49,7 +50,7 @@ pub use program::{
     GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
 };
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
-pub use request::{RequestLevel, ServiceRequests, TENANT};
+pub use request::{RequestLevel, RequestScope, ServiceRequests, TENANT};
 pub use revision::{
     ConditionStatus, ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport,
     ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,

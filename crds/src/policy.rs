@@ -118,7 +118,7 @@ pub struct PolicyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub live_generation: Option<i64>,
     /// The conditions of the newest generation. `Scheduled`: its revision exists; False if the PolicyServer does not permit the
-    /// policy, or if its namespace is full. `Initialized`: its program was fetched and
+    /// policy, if its namespace is full, or if another request policy has its name or priority. `Initialized`: its program was fetched and
     /// compiled, and accepted its settings. `Ready`: every Ready replica serves it. `Live`: it answers requests. `RolledBack`: only
     /// False, if the last rollback was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

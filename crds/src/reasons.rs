@@ -78,6 +78,8 @@ reasons! {
     LOST_POD_DELETED = "LostPodDeleted";
     /// The operator or a replica cannot read the object.
     MALFORMED = "Malformed";
+    /// Another request policy of the same level, tenant and user has the display name.
+    NAME_IN_USE = "NameInUse";
     /// The namespace has as many policies, experiments or revisions as it may have.
     NAMESPACE_FULL = "NamespaceFull";
     /// The policy server does not allow the policies of the namespace.
@@ -118,6 +120,8 @@ reasons! {
     PREPARING = "Preparing";
     /// Every replica previews the experiment.
     PREVIEWING = "Previewing";
+    /// Another request policy of the same level, tenant and user has the priority.
+    PRIORITY_IN_USE = "PriorityInUse";
     /// The preview of the experiment stops by itself soon.
     PREVIEW_EXPIRES = "PreviewExpires";
     /// The preview of the experiment was started.
@@ -246,6 +250,11 @@ pub static SECTIONS: [Section; 4] = [
                 "Correct or delete the object: the message names the field",
             ),
             failure(
+                NAME_IN_USE,
+                "Another request policy of the same level, tenant and user has the display name. The newest generation is not rolled out.",
+                "Choose another name in spec.request.displayName, or rename or delete the policy that the message names",
+            ),
+            failure(
                 NAMESPACE_FULL,
                 "The namespace has as many policies or experiments as it may have, or they and their revisions are too large together.",
                 "Delete policies or experiments of the namespace, or lower their revisionHistoryLimit. An administrator can raise the limits \
@@ -292,6 +301,11 @@ pub static SECTIONS: [Section; 4] = [
                 "A module cannot be fetched: no such artifact, no access, or no answer.",
                 "Check that the module's reference is right and that the policy server may fetch it: program.wasm.module and \
                  imagePullSecrets of the policy, and sources of the PolicyServer",
+            ),
+            failure(
+                PRIORITY_IN_USE,
+                "Another request policy of the same level, tenant and user has the priority. The newest generation is not rolled out.",
+                "Choose another number in spec.request.priority, or change or delete the policy that the message names",
             ),
             failure(
                 REPLICA_SILENT,

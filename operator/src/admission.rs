@@ -12,6 +12,7 @@ mod revision;
 mod tenants;
 mod time_limit;
 mod tokens;
+mod uniqueness;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,7 @@ use tenants::ServerTenants;
 pub(crate) use program_check::run_check_job;
 pub(crate) use registration::Registration;
 pub(crate) use tokens::Tokens;
+pub(crate) use uniqueness::RequestPolicies;
 
 /// The time limit for a request to the API server, such as the dry run of a webhook.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -66,6 +68,7 @@ pub(crate) struct Admission {
     tokens: Arc<Tokens>,
     checks: Arc<ProgramChecks>,
     usage: Arc<Usage>,
+    requests: Arc<RequestPolicies>,
 }
 
 /// The parts of the spec of a policy that the operator reads itself.
@@ -84,9 +87,15 @@ fn default_policy_server() -> String {
 }
 
 impl Admission {
-    pub(crate) fn new(client: Client, config: &Config, tokens: Arc<Tokens>, usage: Arc<Usage>) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        config: &Config,
+        tokens: Arc<Tokens>,
+        usage: Arc<Usage>,
+        requests: Arc<RequestPolicies>,
+    ) -> Self {
         let checks = Arc::new(ProgramChecks::new());
-        Self { client, namespace: config.namespace.as_str().into(), tokens, checks, usage }
+        Self { client, namespace: config.namespace.as_str().into(), tokens, checks, usage, requests }
     }
 
     /// Returns the route of the webhook.
@@ -138,18 +147,25 @@ impl Admission {
         }
         let namespace = request.namespace.as_deref().unwrap_or_default();
         match request.kind.kind.as_str() {
-            "Policy" => self.policy_refusal(&object, Some(namespace)).await,
-            "ClusterPolicy" => self.policy_refusal(&object, None).await,
+            "Policy" => self.policy_refusal(request, &object, Some(namespace)).await,
+            "ClusterPolicy" => self.policy_refusal(request, &object, None).await,
             "PolicyExperiment" => self.experiment_refusal(request, &object, Some(namespace)).await,
             "ClusterPolicyExperiment" => self.experiment_refusal(request, &object, None).await,
             other => Err(format!("{other} is not a kind of policy or experiment").into()),
         }
     }
 
-    async fn policy_refusal(&self, object: &Object<'_>, namespace: Option<&str>) -> Result<(), Refusal> {
+    async fn policy_refusal(
+        &self,
+        request: &ReviewedRequest<'_>,
+        object: &Object<'_>,
+        namespace: Option<&str>,
+    ) -> Result<(), Refusal> {
         let name = object.metadata.name.as_str();
         let tenants = self.server_tenants(namespace, "spec", object.spec()).await?;
         self.checks.run(Subject::Policy, namespace, name, (tenants.as_ref(), object.spec())).await?;
+        // After the check of the spec, so that only small values are read here.
+        self.uniqueness_refusal(request, object, namespace).await?;
         let id = PolicyId::new(namespace, name).map_err(|error| error.to_string())?;
         self.webhook_refusal((&id, &id), "spec", object.spec(), ServerTenants::system(tenants.as_ref())).await
     }
@@ -226,9 +242,9 @@ mod tests {
         let ca = Pair { certificate: String::new(), key: "key".to_owned() };
         let tokens = Arc::<Tokens>::default();
         tokens.learn(&ca);
-        let (checks, usage) = (Arc::new(ProgramChecks::new()), Arc::new(Usage::default()));
-        let admission =
-            Admission { client: Client::new(unused, "default"), namespace: "a".into(), tokens, checks, usage };
+        let (checks, usage, requests) = (Arc::new(ProgramChecks::new()), Arc::default(), Arc::default());
+        let client = Client::new(unused, "default");
+        let admission = Admission { client, namespace: "a".into(), tokens, checks, usage, requests };
         let status = async |path: &str, body: Body| {
             let request = axum::http::Request::post(path).body(body).unwrap();
             admission.clone().router().oneshot(request).await.unwrap().status()

@@ -12,8 +12,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-use index::Index;
-pub(crate) use index::Name;
+pub(crate) use index::{Index, Name};
 
 /// An object in the form in which its cache stores it.
 pub(crate) trait Cached: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static {
@@ -53,6 +52,11 @@ impl<K: Cached> Reader<K> {
     pub fn by_key(&self, key: &str) -> Vec<Arc<K>> {
         let names = lock(&self.index).get(key);
         names.iter().filter_map(|(namespace, name)| self.get(name, namespace.as_deref())).collect()
+    }
+
+    /// Returns the names of the objects with this key.
+    pub fn names(&self, key: &str) -> Vec<Name> {
+        lock(&self.index).get(key)
     }
 
     /// Returns references to the objects with this key, for a queue.

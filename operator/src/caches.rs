@@ -11,7 +11,9 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource as _};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
-use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer};
+use proviso_crds::{
+    ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer, TENANT,
+};
 
 use crate::cache::{Cache, Cached, label_values};
 use crate::malformed::MaybeMalformed;
@@ -50,7 +52,7 @@ caches! {
     cluster_experiments: MaybeMalformed<ClusterPolicyExperiment>, cluster, all;
     revisions: MaybeMalformed<Revision>, namespace, all;
     servers: MaybeMalformed<PolicyServer>, cluster, all;
-    // Their labels: a PolicyServer may select the namespaces that may use it.
+    // Their labels: a PolicyServer may select the namespaces that may use it, and a label names the tenant.
     namespaces: PartialObjectMeta<Namespace>, cluster, all;
     // All webhook configurations: the operator finds its own by name, even if the label was removed.
     validating: ValidatingWebhookConfiguration, cluster, all;
@@ -116,7 +118,7 @@ macro_rules! cached_as_sent {
 cached_as_sent! {
     ValidatingWebhookConfiguration: [POLICY_LABEL, EXPERIMENT_LABEL];
     MutatingWebhookConfiguration: [POLICY_LABEL, EXPERIMENT_LABEL];
-    PartialObjectMeta<Namespace>: [];
+    PartialObjectMeta<Namespace>: [TENANT];
     Pod: [SERVER_LABEL];
     StatefulSet: [SERVER_LABEL];
     Service: [SERVER_LABEL];

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::cache::Cache;
 use crate::caches::Caches;
 use crate::malformed::{Keyed, MaybeMalformed, by_uid};
+use crate::uniqueness::by_uid_and_fields;
 
 /// A kind that users write and a controller reconciles.
 pub(crate) trait Kind: Keyed<Sent = Self> + DeserializeOwned + Serialize {
@@ -95,8 +96,8 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Policy: policies, by_uid, Api::namespaced;
-    ClusterPolicy: cluster_policies, by_uid, |client, _| Api::all(client);
+    Policy: policies, by_uid_and_fields, Api::namespaced;
+    ClusterPolicy: cluster_policies, by_uid_and_fields, |client, _| Api::all(client);
     PolicyExperiment: experiments, by_uid_and_policy, Api::namespaced;
     ClusterPolicyExperiment: cluster_experiments, by_uid_and_policy, |client, _| Api::all(client);
 }

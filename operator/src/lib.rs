@@ -27,6 +27,7 @@ mod registration;
 mod replicas;
 mod revisions;
 mod tenants;
+mod uniqueness;
 mod usage;
 mod webhook;
 
@@ -96,7 +97,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     // A task of its own, so that this replica keeps answering while another replica takes over.
     let usage = Arc::new(Usage::new(config.namespace_limits));
     let tokens = Arc::<admission::Tokens>::default();
-    let admission = Admission::new(client.clone(), &config, Arc::clone(&tokens), Arc::clone(&usage));
+    let requests = Arc::<admission::RequestPolicies>::default();
+    let admission =
+        Admission::new(client.clone(), &config, Arc::clone(&tokens), Arc::clone(&usage), Arc::clone(&requests));
     let serving = serve(&client, &config, (&certificate, admission), &metrics, phase.clone()).await?;
     let mut serving = proviso_tasks::spawn("server", serving);
     let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
@@ -123,6 +126,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         () = leading => {}
         () = renewing_certificate => {}
         () = usage.follow(&client, &config.namespace) => {}
+        () = requests.follow(&client) => {}
         _ = &mut serving => {}
     }
     election.end().await;

@@ -17,6 +17,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt as _};
 use proviso_core::rollout::{self, Progress};
 use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL, finalizers};
+use proviso_crds::uniqueness::InUse;
 use proviso_crds::{PolicyServer, RevisionRole};
 
 use crate::ca;
@@ -28,6 +29,7 @@ use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
 use crate::malformed::MaybeMalformed;
 use crate::objects::{self, RESYNC};
 use crate::revisions::Revision;
+use crate::uniqueness::Uniqueness;
 use rollback::Refusals;
 
 /// The interval between reconciles of a policy whose newest generation may not become live.
@@ -38,7 +40,10 @@ pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Contex
     let caches = &context.caches;
     let policies = K::cache(caches).reader();
     let controller = Controller::new(name, K::cache(caches), &context.metrics);
+    let uniqueness = Uniqueness::<K>::new(caches);
     controller
+        .trigger_on(K::cache(caches), uniqueness.of_policy())
+        .trigger_on(&caches.namespaces, uniqueness.of_namespace())
         .trigger_on(&caches.revisions, of_revision(policies.clone()))
         .trigger_on(K::Experiment::cache(caches), of_experiment::<K>)
         .trigger_on(&caches.pods, of_pod(policies.clone()))
@@ -52,8 +57,8 @@ pub(crate) async fn run<K: PolicyObject>(name: &'static str, context: Arc<Contex
     let ca_changes = ca::changes(context.ca.clone());
     let refusals = Refusals::default();
     let reconcile = |policy: Arc<MaybeMalformed<K>>, context: Arc<Context>| {
-        let refusals = &refusals;
-        async move { reconcile(&policy, refusals, &context).await }
+        let (refusals, uniqueness) = (&refusals, &uniqueness);
+        async move { reconcile(&policy, refusals, uniqueness, &context).await }
     };
     controller.run(context, ca_changes, reconcile).await;
 }
@@ -121,6 +126,7 @@ fn of_label<K: PolicyObject, W: Resource>(
 async fn reconcile<K: PolicyObject>(
     policy: &MaybeMalformed<K>,
     refusals: &Refusals,
+    uniqueness: &Uniqueness<K>,
     context: &Context,
 ) -> Result<Action, Error> {
     context.reports.report(policy).await;
@@ -147,7 +153,9 @@ async fn reconcile<K: PolicyObject>(
         }
     }
     let found = observe::ObservedObjects::read(policy, context).await?;
-    let observed = found.observed(policy, jiff::Timestamp::now(), context);
+    let losses = uniqueness.losses(policy);
+    let not_unique = InUse::to_failure(&losses, "spec.request");
+    let observed = found.observed(policy, not_unique, jiff::Timestamp::now(), context);
     if policy.0.is_err() && !is_deleted {
         // The spec cannot be read. Until it can, the live generation keeps answering.
         let requeue_after = apply::restore_webhook(policy, &found, &observed, context).await?;

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL};
+use proviso_crds::uniqueness::UniqueFields;
 use proviso_crds::{
     Admission, ConditionType, Conditions as _, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus,
     RevisedExperiment, RevisedPolicy, RevisionRole,
@@ -13,6 +14,7 @@ use proviso_crds::{
 
 use crate::cache::label_values;
 use crate::malformed::{Keyed, MaybeMalformed};
+use crate::uniqueness;
 
 /// Messages of the conditions about replicas. The messages contain no counts: counts change with each probe, and each
 /// change would be another write. The counts are in `status.replicas` of a policy or experiment.
@@ -31,15 +33,31 @@ pub(crate) struct Revision {
     pub admission: Option<Admission>,
     /// True for a request policy, which has no webhook: callers send the requests to the policy server.
     pub is_request: bool,
+    /// The display name and the priority of a request policy; `None` if its level is not valid.
+    pub unique: Option<UniqueFields>,
     pub status: PolicyRevisionStatus,
 }
 
 impl From<PolicyRevision> for Revision {
     fn from(PolicyRevision { metadata, spec, status }: PolicyRevision) -> Self {
         let PolicyRevisionSpec { policy_server, policy_ref, role, experiment_ref, enabled, preview: _, data } = spec;
+        let unique = data.request.as_ref().and_then(|request| {
+            UniqueFields::new(request, "spec.data.request", policy_ref.namespace.as_deref(), &policy_ref.name).ok()
+        });
         let (admission, is_request) = (data.admission, data.request.is_some());
         let status = status.unwrap_or_default();
-        Self { metadata, policy_server, policy_ref, role, experiment_ref, enabled, admission, is_request, status }
+        Self {
+            metadata,
+            policy_server,
+            policy_ref,
+            role,
+            experiment_ref,
+            enabled,
+            admission,
+            is_request,
+            unique,
+            status,
+        }
     }
 }
 
@@ -58,7 +76,12 @@ impl Keyed for Revision {
     }
 
     fn keys(object: &MaybeMalformed<Self>) -> Vec<String> {
-        label_values(object, &[POLICY_LABEL, EXPERIMENT_LABEL])
+        // A live generation has its name and its priority also while a newer one is rolled out.
+        let live = object.0.as_ref().ok().filter(|it| it.role == RevisionRole::Live);
+        let unique =
+            live.and_then(|it| Some(uniqueness::keys(it.unique.as_ref()?, it.policy_ref.namespace.as_deref())));
+        let labels = label_values(object, &[POLICY_LABEL, EXPERIMENT_LABEL]);
+        labels.into_iter().chain(unique.unwrap_or_default()).collect()
     }
 }
 

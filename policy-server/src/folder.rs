@@ -10,6 +10,7 @@ mod publish;
 mod scan;
 mod store;
 mod task;
+mod uniqueness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::table::{Revision, SharedTable};
 use object::{Object, RevisionKey};
 use operations::Operations;
 use scan::Scan;
+use uniqueness::Conflicts;
 
 pub use task::FolderStoreHandle;
 
@@ -54,6 +56,8 @@ pub struct FolderSource {
     context_store: Arc<FolderObjects>,
     metrics: Arc<Metrics>,
     problems: Vec<Problem>,
+    /// The names and priorities that request policies want and other policies have.
+    conflicts: Conflicts,
     /// True if the folder was read at least once.
     has_listed: bool,
     /// True if the table must be published again.
@@ -97,6 +101,7 @@ impl FolderSource {
             context_store,
             metrics,
             problems: Vec::new(),
+            conflicts: Conflicts::default(),
             has_listed: false,
             is_changed: false,
             save_due: None,
@@ -131,6 +136,8 @@ impl FolderSource {
         self.namespaces = scan.namespaces;
         self.problems = scan.problems;
         (self.has_listed, self.is_changed) = (true, true);
+        // Before the versions are desired, so that a version in conflict is never prepared.
+        self.arbitrate();
         let ids: Vec<ObjectId> = self.objects.keys().cloned().collect();
         for id in ids {
             self.desire(&id);
@@ -169,7 +176,7 @@ impl FolderSource {
     /// Desires the revisions of an object that must be loaded now, and releases its other revisions.
     fn desire(&mut self, id: &ObjectId) {
         let Some(object) = self.objects.get_mut(id) else { return };
-        let desired = object.desired(|key| self.lifecycle.get(key));
+        let desired = object.desired(self.conflicts.refusal(id), |key| self.lifecycle.get(key));
         let keys = desired.iter().map(|(key, _)| key.clone()).collect();
         for (key, desired) in desired {
             self.is_changed |= self.lifecycle.desire(key, desired);
@@ -197,6 +204,10 @@ impl FolderSource {
             }
         }
         self.desire(&key.object);
+        if !self.conflicts.is_empty() {
+            // The accepted generation may have released the name or the priority of the generation before it.
+            self.arbitrate();
+        }
     }
 
     /// Releases the replaced generations that have answered for [`RETIRE_AFTER`].

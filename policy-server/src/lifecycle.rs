@@ -43,6 +43,14 @@ pub struct Slot {
     delays: Option<ExponentialBackoff>,
 }
 
+/// Returns the reason why a revision must not be prepared; `None` if it may be.
+fn refusal(desired: &Result<Desired, Failure>) -> Option<&Failure> {
+    match desired {
+        Ok(desired) => desired.refusal.as_ref(),
+        Err(failure) => Some(failure),
+    }
+}
+
 /// The result of the last preparation.
 #[derive(Debug)]
 enum Outcome {
@@ -64,15 +72,14 @@ pub struct Loaded {
 
 impl Slot {
     pub(crate) fn new(desired: Result<Desired, Failure>) -> Self {
-        let outcome =
-            desired.as_ref().err().map(|failure| Outcome::Failed { failure: failure.clone(), retry_at: None });
+        let outcome = refusal(&desired).map(|failure| Outcome::Failed { failure: failure.clone(), retry_at: None });
         Self { desired, preparing: None, outcome, delays: None }
     }
 
     /// Takes the revision that the source desires now. Returns true if the revision must be prepared again. A loaded revision stays
-    /// loaded if its source cannot read it any more.
+    /// loaded if its source cannot read it any more, or refuses it.
     fn update(&mut self, desired: Result<Desired, Failure>) -> bool {
-        if desired.is_err() && self.loaded().is_some() {
+        if refusal(&desired).is_some() && self.loaded().is_some() {
             return false;
         }
         let is_kept = match (&self.desired, &desired) {

@@ -9,6 +9,7 @@ use proviso_core::matching::Labels;
 use proviso_core::request::{Chain, ConstraintCache, Outcome, Progress, Request, RequestPolicy, RevisionId};
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::TENANT;
+use proviso_crds::uniqueness::{Claim, UniqueFields, arbitrate};
 use proviso_crds::validation::FieldError;
 use proviso_engines::{Deadline, Program};
 use walkdir::WalkDir;
@@ -47,11 +48,13 @@ impl RequestPolicies {
     /// subfolders. Namespaces in these files have the labels that name tenants.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be read, a policy is not valid or does not compile, or there is no request policy.
+    /// Returns an error if a file cannot be read, a policy is not valid or does not compile, two policies have the same name or priority
+    /// in one scope, or there is no request policy.
     pub async fn read(path: &Path, evaluator: &Evaluator) -> Result<Self, RequestPoliciesError> {
         let documents = read_all(path)?;
         let objects: Vec<_> = documents.iter().map(|document| document.value.clone()).collect();
         let namespaces = namespaces(&objects);
+        check_uniqueness(&documents, &namespaces)?;
         let mut read = Self { policies: Vec::new(), programs: HashMap::new(), cache: Arc::default() };
         for document in documents.iter().filter(|document| PolicyFile::is(document)) {
             let file = PolicyFile::of(document)?;
@@ -99,22 +102,47 @@ fn place(
     let Some(request) = file.spec.request.as_ref().filter(|_| file.spec.enabled) else { return Ok(None) };
     let wrong = |field: &str, message: String| document.error(FieldError::new(field, message));
     let namespace = file.namespace.as_deref();
-    let id = match namespace {
-        Some(namespace) => PolicyId::namespaced(namespace, &file.name),
-        None => PolicyId::cluster(&file.name),
-    };
-    let id = id.map_err(|error| wrong("metadata.name", error.to_string()))?;
-    let tenant = namespace.map(|namespace| {
-        let labels = namespaces.get(namespace);
-        labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
-    });
-    let criteria = request.criteria(tenant).map_err(|error| wrong("spec.request.selector", error.to_string()))?;
+    let id = PolicyId::new(namespace, &file.name).map_err(|error| wrong("metadata.name", error.to_string()))?;
+    let criteria = request
+        .criteria(tenant(namespace, namespaces))
+        .map_err(|error| wrong("spec.request.selector", error.to_string()))?;
     Ok(Some(RequestPolicy {
         revision: RevisionId { policy: id, generation: GENERATION },
         level: request.level("spec.request", namespace).map_err(|error| document.error(error))?,
         priority: request.priority,
         criteria,
     }))
+}
+
+/// Checks that no two request policies have the same display name or the same priority in one scope, disabled policies included: a
+/// policy server would serve neither of them.
+fn check_uniqueness(documents: &[Document], namespaces: &BTreeMap<String, Labels>) -> Result<(), DocumentError> {
+    let at = "spec.request";
+    let (mut found, mut claims) = (Vec::new(), Vec::new());
+    for document in documents.iter().filter(|document| PolicyFile::is(document)) {
+        let file = PolicyFile::of(document)?;
+        let Some(request) = &file.spec.request else { continue };
+        let namespace = file.namespace.as_deref();
+        let newest = UniqueFields::new(request, at, namespace, &file.name).map_err(|error| document.error(error))?;
+        let policy = PolicyId::new(namespace, &file.name);
+        let policy = policy.map_err(|error| document.error(FieldError::new("metadata.name", error.to_string())))?;
+        let tenant = tenant(namespace, namespaces);
+        found.push(document);
+        claims.push(Claim { policy, tenant, live: None, newest: Some(newest), age: None });
+    }
+    let losses = arbitrate(&claims);
+    let first =
+        found.into_iter().zip(losses).find_map(|(document, losses)| Some((document, losses.into_iter().next()?)));
+    let Some((document, loss)) = first else { return Ok(()) };
+    Err(document.error(loss.to_field_error(at)))
+}
+
+/// Returns the tenant of a policy in this namespace; `None` for a `ClusterPolicy`.
+fn tenant(namespace: Option<&str>, namespaces: &BTreeMap<String, Labels>) -> Option<String> {
+    namespace.map(|namespace| {
+        let labels = namespaces.get(namespace);
+        labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
+    })
 }
 
 fn read_all(path: &Path) -> Result<Vec<Document>, RequestPoliciesError> {
@@ -130,4 +158,56 @@ fn read_all(path: &Path) -> Result<Vec<Document>, RequestPoliciesError> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use proviso_artifacts::Fetcher;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn policy(name: &str, fields: &Value) -> String {
+        let mut object = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": name},
+            "spec": {"request": {}, "program": {"cel": {"validations": [{"expression": "true"}]}}},
+        });
+        for (field, value) in fields.as_object().unwrap() {
+            object["spec"][field] = value.clone();
+        }
+        object.to_string()
+    }
+
+    async fn error(policies: &[String]) -> Option<String> {
+        let folder = tempfile::tempdir().unwrap();
+        for (index, policy) in policies.iter().enumerate() {
+            std::fs::write(folder.path().join(format!("{index}.json")), policy).unwrap();
+        }
+        let evaluator = Evaluator::new(Fetcher::new(None, None, None));
+        RequestPolicies::read(folder.path(), &evaluator).await.err().map(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn two_policies_with_the_same_name_or_priority_are_an_error_that_names_both() {
+        let first = policy("a", &json!({}));
+        for (second, words) in [
+            (json!({}), Some("spec.request.priority: 500 is in use by policy cluster.b among the Global policies")),
+            (json!({"enabled": false}), Some("spec.request.priority: 500")),
+            (
+                json!({"request": {"displayName": "a", "priority": 7}}),
+                Some("spec.request.displayName: \"a\" is in use by policy cluster.b"),
+            ),
+            (json!({"request": {"priority": 7}}), None),
+            (json!({"request": {"user": "ana"}}), None),
+        ] {
+            let error = error(&[first.clone(), policy("b", &second)]).await;
+            match words {
+                Some(words) => {
+                    let error = error.unwrap();
+                    assert!(error.contains("0.json") && error.contains(words), "{second}: {error}");
+                }
+                None => assert_eq!(error, None, "{second}"),
+            }
+        }
+    }
 }

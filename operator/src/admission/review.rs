@@ -5,6 +5,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use kube::core::admission::Operation;
+use proviso_crds::validation::FieldError;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -80,28 +81,44 @@ pub(super) fn read<'a, T: Deserialize<'a>>(text: &'a RawValue) -> Result<T, Stri
 pub(super) struct Refusal {
     pub code: Option<u16>,
     pub message: String,
+    /// The fields whose values other objects have: the causes in the answer, each with the reason `FieldValueDuplicate`.
+    pub duplicates: Vec<FieldError>,
 }
 
 impl From<String> for Refusal {
     fn from(message: String) -> Self {
-        Self { code: None, message }
+        Self { code: None, message, duplicates: Vec::new() }
     }
 }
 
 impl Refusal {
     /// A refusal for now: the same request may be admitted later.
     pub fn busy(message: impl Into<String>) -> Self {
-        Self { code: Some(StatusCode::SERVICE_UNAVAILABLE.as_u16()), message: message.into() }
+        let code = Some(StatusCode::SERVICE_UNAVAILABLE.as_u16());
+        Self { code, message: message.into(), duplicates: Vec::new() }
+    }
+
+    /// A refusal of values that must be unique. Clients recognise it by its causes, as other validation errors of Kubernetes.
+    pub fn duplicates(duplicates: Vec<FieldError>) -> Self {
+        let messages: Vec<_> = duplicates.iter().map(ToString::to_string).collect();
+        let code = Some(StatusCode::UNPROCESSABLE_ENTITY.as_u16());
+        Self { code, message: messages.join("; "), duplicates }
     }
 }
 
 /// Returns the answer of the webhook.
 pub(super) fn answer(uid: &str, refusal: Option<&Refusal>, warning: Option<String>) -> Response {
     let mut response = json!({"uid": uid, "allowed": refusal.is_none()});
-    if let Some(Refusal { code, message }) = refusal {
+    if let Some(Refusal { code, message, duplicates }) = refusal {
         response["status"] = json!({"status": "Failure", "message": message});
         if let Some(code) = code {
             response["status"]["code"] = (*code).into();
+        }
+        if !duplicates.is_empty() {
+            let cause =
+                |it: &FieldError| json!({"reason": "FieldValueDuplicate", "field": it.field, "message": it.message});
+            response["status"]["reason"] = "Invalid".into();
+            response["status"]["details"] = json!({"causes": duplicates.iter().map(cause).collect::<Vec<_>>()});
         }
     }
     if let Some(warning) = warning {

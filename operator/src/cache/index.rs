@@ -6,18 +6,18 @@ use std::collections::{BTreeSet, HashMap};
 pub(crate) type Name = (Option<String>, String);
 
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(crate) struct Index {
     names: HashMap<String, BTreeSet<Name>>,
     keys: HashMap<Name, Vec<String>>,
 }
 
 impl Index {
     /// Returns the names of the objects with this key.
-    pub(super) fn get(&self, key: &str) -> Vec<Name> {
+    pub(crate) fn get(&self, key: &str) -> Vec<Name> {
         self.names.get(key).into_iter().flatten().cloned().collect()
     }
 
-    pub(super) fn insert(&mut self, name: Name, keys: Vec<String>) {
+    pub(crate) fn insert(&mut self, name: Name, keys: Vec<String>) {
         if self.keys.get(&name) == Some(&keys) {
             return;
         }
@@ -28,7 +28,7 @@ impl Index {
         self.keys.insert(name, keys);
     }
 
-    pub(super) fn remove(&mut self, name: &Name) {
+    pub(crate) fn remove(&mut self, name: &Name) {
         for key in self.keys.remove(name).unwrap_or_default() {
             if let Some(names) = self.names.get_mut(&key) {
                 names.remove(name);

@@ -65,8 +65,15 @@ impl ObservedObjects {
         })
     }
 
-    /// Converts the objects to the input of a decision.
-    pub fn observed<K: PolicyObject>(&self, policy: &MaybeMalformed<K>, now: Timestamp, context: &Context) -> Observed {
+    /// Converts the objects to the input of a decision. `not_unique` is the failure of a request policy whose name or priority another
+    /// policy has.
+    pub fn observed<K: PolicyObject>(
+        &self,
+        policy: &MaybeMalformed<K>,
+        not_unique: Option<Failure>,
+        now: Timestamp,
+        context: &Context,
+    ) -> Observed {
         let spec = policy.0.as_ref().ok().map(PolicyObject::spec);
         let server = spec.map(|spec| &spec.policy_server);
         let reported_live = policy.0.as_ref().ok().and_then(|policy| policy.status()?.live_generation);
@@ -79,7 +86,7 @@ impl ObservedObjects {
             generation: policy.meta().generation.unwrap_or_default(),
             is_enabled: spec.is_some_and(|spec| spec.enabled),
             is_deleted: policy.meta().deletion_timestamp.is_some(),
-            refusal: policy.0.as_ref().ok().and_then(|known| self.refusal(known, context)),
+            refusal: policy.0.as_ref().ok().and_then(|known| self.refusal(known, context)).or(not_unique),
             reported_live,
             webhooks: self.webhooks(now),
             is_break_glass: self.break_glass().is_some(),

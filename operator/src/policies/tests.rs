@@ -79,7 +79,8 @@ impl Cluster {
 
     async fn try_reconcile(&self) -> Result<Action, Error> {
         let policy = self.context.caches.cluster_policies.reader().get("a", None).unwrap();
-        reconcile::<ClusterPolicy>(&policy, &self.refusals, &self.context).await
+        let uniqueness = Uniqueness::new(&self.context.caches);
+        reconcile::<ClusterPolicy>(&policy, &self.refusals, &uniqueness, &self.context).await
     }
 
     /// Writes the status of the revision of a generation, as the policy server does.

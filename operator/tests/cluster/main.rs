@@ -26,3 +26,4 @@ mod rotation;
 mod tenants;
 mod test_cluster;
 mod trust_domains;
+mod uniqueness;

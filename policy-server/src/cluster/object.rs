@@ -137,6 +137,8 @@ impl Object {
             place: None,
             modules: ModuleSource::Network(reported.modules.clone()),
             was_prepared: reported.is_initialized(),
+            // The operator decides which generations are rolled out.
+            refusal: None,
         };
         (self.is_enabled || self.is_candidate()).then(|| self.revision.as_ref().map(to_desired).map_err(Clone::clone))
     }

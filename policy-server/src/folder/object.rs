@@ -138,19 +138,24 @@ impl Object {
         is_moved || is_suspended
     }
 
-    /// Returns the revisions that must be loaded now. `slot` returns the slot of a revision that is desired already.
+    /// Returns the revisions that must be loaded now. `refusal` is the reason why a newer version than the accepted one must not become
+    /// live, and `slot` returns the slot of a revision that is desired already.
     pub(super) fn desired<'a>(
         &self,
+        refusal: Option<&Failure>,
         slot: impl Fn(&RevisionKey) -> Option<&'a Slot>,
     ) -> Vec<(RevisionKey, Result<Desired, Failure>)> {
         let mut desired = Vec::new();
         let newest = self.newest();
+        let refusal = refusal.filter(|_| newest != self.accepted());
         if let (Some(key), Some(version)) = (&newest, &self.manifest) {
-            desired.push((key.clone(), self.desire_manifest(key, version)));
+            let newest = self.desire_manifest(key, version);
+            desired.push((key.clone(), newest.map(|newest| Desired { refusal: refusal.cloned(), ..newest })));
         }
         if let (Some(key), Some(record)) = (self.accepted().filter(|key| newest.as_ref() != Some(key)), &self.record) {
             // After a restart, the last accepted generation is loaded only if no newer version works.
-            let has_newer = newest.is_some_and(|newest| slot(&newest).is_none_or(|slot| slot.failure().is_none()));
+            let has_newer = refusal.is_none()
+                && newest.is_some_and(|newest| slot(&newest).is_none_or(|slot| slot.failure().is_none()));
             if !has_newer || slot(&key).is_some() {
                 desired.push((key, self.desire_record(record)));
             }
@@ -191,6 +196,7 @@ impl Object {
             modules: ModuleSource::Manifest { folder, digests },
             // The objects that a policy reads are in the same folder. If one is missing, the preparation need not fail.
             was_prepared: true,
+            refusal: None,
         })
     }
 
@@ -211,6 +217,7 @@ impl Object {
             place: None,
             modules: ModuleSource::Pinned(record.modules.clone()),
             was_prepared: true,
+            refusal: None,
         })
     }
 

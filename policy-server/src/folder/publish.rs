@@ -25,7 +25,8 @@ impl FolderSource {
         self.save_if_due().await;
         if std::mem::take(&mut self.is_changed) {
             let snapshot = self.publication().into_snapshot();
-            self.metrics.manifest_problems.set(self.problems.len().try_into().unwrap_or(i64::MAX));
+            let problems = self.problems.len() + self.conflicts.problems().count();
+            self.metrics.manifest_problems.set(problems.try_into().unwrap_or(i64::MAX));
             if let Some(used) = self.publisher.publish(snapshot) {
                 self.lifecycle.preparer().modules.retain(&used);
             }
@@ -82,7 +83,7 @@ impl FolderSource {
             modules: self.objects.values().flat_map(Object::modules).collect(),
             ..Publication::default()
         };
-        for problem in &self.problems {
+        for problem in self.problems.iter().chain(self.conflicts.problems()) {
             match &problem.object {
                 Some(object @ (ObjectId::Policy(_) | ObjectId::Experiment(_))) if !refused.contains_key(object) => {
                     refused.insert(object, problem);

@@ -102,7 +102,8 @@ impl FolderSource {
     /// `None` if the version serves or is still being prepared.
     pub(super) fn problem(&self, id: &ObjectId, object: &Object) -> Option<Failure> {
         let refusal = self.problems.iter().find(|problem| problem.object.as_ref() == Some(id));
-        refusal.map(Problem::to_failure).or_else(|| self.failure(object))
+        let refusal = refusal.map(Problem::to_failure).or_else(|| self.conflicts.refusal(id).cloned());
+        refusal.or_else(|| self.failure(object))
     }
 
     pub(crate) fn stored_policy(&self, id: &PolicyId) -> Result<StoredPolicy> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proviso_artifacts::Digest;
-use proviso_core::PolicyId;
+use proviso_core::{Failure, PolicyId};
 use proviso_crds::PolicySpec;
 
 use crate::manifests::{DocumentPosition, ExperimentId, ObjectId};
@@ -30,6 +30,8 @@ pub struct Desired {
     pub modules: ModuleSource,
     /// True if the revision has worked before, here or on another replica. Only the leader prepares a revision that has not.
     pub was_prepared: bool,
+    /// The reason why the revision must not be loaded, although it can be read: another policy has its name or its priority.
+    pub refusal: Option<Failure>,
 }
 
 impl Desired {
@@ -42,6 +44,7 @@ impl Desired {
         (&self.policy, &self.experiment, &self.uid, self.generation)
             == (&other.policy, &other.experiment, &other.uid, other.generation)
             && (Arc::ptr_eq(&self.spec, &other.spec) || self.spec == other.spec)
+            && self.refusal == other.refusal
     }
 }
 

@@ -27,6 +27,7 @@ fn desired(generation: u64, was_prepared: bool) -> Desired {
         place: None,
         modules: ModuleSource::Network(BTreeMap::new()),
         was_prepared,
+        refusal: None,
     }
 }
 
@@ -152,6 +153,20 @@ fn a_revision_that_cannot_be_read_fails_without_being_prepared() {
     assert!(!slot.is_due(true, Instant::now()) && slot.is_settled() && slot.is_tried());
     assert_eq!(slot.failure(), Some(&failure));
     assert!(!slot.update(Err(failure)) && slot.update(Ok(desired(1, true))));
+}
+
+#[test]
+fn a_refused_revision_is_prepared_when_the_refusal_ends() {
+    let refused = || Ok(Desired { refusal: Some(Failure::new("PriorityInUse", "")), ..desired(1, true) });
+    let (mut slot, now) = (Slot::new(refused()), Instant::now());
+    assert!(!slot.is_due(true, now) && slot.is_settled() && slot.is_tried() && slot.failure().is_some());
+    assert!(!slot.update(refused()), "the same refusal");
+    assert!(slot.update(Ok(desired(1, true))) && slot.is_due(false, now));
+    // A running preparation does not count after a refusal, and a loaded revision stays loaded.
+    slot.preparing = Some(1);
+    assert!(slot.update(refused()) && slot.preparing.is_none() && !slot.is_due(true, now));
+    let mut slot = loaded(BTreeMap::new());
+    assert!(!slot.update(refused()) && slot.loaded().is_some());
 }
 
 #[test]

@@ -24,3 +24,4 @@ mod serving;
 mod startup;
 #[path = "../support/mod.rs"]
 mod support;
+mod uniqueness;

@@ -34,11 +34,11 @@ pub(in crate::folder) fn restarted(generation: u64, version: &str) -> Object {
 
 /// Returns the desired generations, given the slots of the generations that are desired already.
 fn generations(object: &Object, slots: &BTreeMap<u64, Slot>) -> Vec<u64> {
-    object.desired(|key| slots.get(&key.generation)).into_iter().map(|(key, _)| key.generation).collect()
+    object.desired(None, |key| slots.get(&key.generation)).into_iter().map(|(key, _)| key.generation).collect()
 }
 
 fn preparing(object: &Object) -> Slot {
-    let (_, desired) = object.desired(|_| None).remove(0);
+    let (_, desired) = object.desired(None, |_| None).remove(0);
     Slot::new(desired)
 }
 
@@ -75,6 +75,20 @@ fn a_restarted_server_loads_the_accepted_generation_if_no_newer_one_works() {
 }
 
 #[test]
+fn a_refused_version_leaves_the_accepted_generation_in_force() {
+    let failure = Failure::new("PriorityInUse", "");
+    let refused = |object: &Object| -> Vec<(u64, bool)> {
+        let desired = object.desired(Some(&failure), |_| None);
+        desired.into_iter().map(|(key, desired)| (key.generation, desired.unwrap().refusal.is_some())).collect()
+    };
+    let mut object = restarted(7, "one");
+    object.take(desired_version("one"));
+    assert_eq!(refused(&object), [(7, false)], "the accepted version keeps serving");
+    object.take(desired_version("two"));
+    assert_eq!(refused(&object), [(8, true), (7, false)]);
+}
+
+#[test]
 fn two_versions_that_were_never_accepted_are_two_revisions() {
     let mut object = restarted(7, "one");
     object.take(desired_version("two"));
@@ -102,7 +116,7 @@ fn an_experiment_cannot_move_to_another_policy() {
         experiment: Some(of("cluster.b")),
         ..desired_version("two")
     });
-    let (_, desired) = object.desired(|_| None).remove(0);
+    let (_, desired) = object.desired(None, |_| None).remove(0);
     let failure = desired.unwrap_err().to_string();
     assert!(failure.starts_with("Invalid: spec.policyRef.name: cannot be changed"), "{failure}");
     assert!(failure.ends_with("(a.yaml:1: document 1)"), "{failure}");
