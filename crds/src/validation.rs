@@ -18,6 +18,10 @@ pub const MAX_MEMBERS: usize = 32;
 
 /// The maximum length of `request.user`, in bytes.
 const MAX_USER: usize = 253;
+/// The maximum length of `request.displayName` and of an item of `request.serviceTypes`, in characters.
+const MAX_NAME: usize = 253;
+/// The maximum length of `request.description`, in characters.
+const MAX_DESCRIPTION: usize = 1024;
 
 /// The requests that a policy decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +119,19 @@ impl Errors {
         if request.service_types.len() > MAX_SERVICE_TYPES {
             let message = format!("has {} items: at most {MAX_SERVICE_TYPES} are allowed", request.service_types.len());
             self.add(format!("{at}.serviceTypes"), message);
+        }
+        let is_name = |name: &str| !name.is_empty() && name.chars().count() <= MAX_NAME;
+        if let Some(index) = request.service_types.iter().position(|name| !is_name(name)) {
+            self.add(format!("{at}.serviceTypes[{index}]"), format!("must have 1 to {MAX_NAME} characters"));
+        }
+        if request.display_name.as_ref().is_some_and(|name| !is_name(name)) {
+            self.add(format!("{at}.displayName"), format!("must have 1 to {MAX_NAME} characters"));
+        }
+        if let Some(length) = request.description.as_ref().map(|text| text.chars().count())
+            && length > MAX_DESCRIPTION
+        {
+            let message = format!("has {length} characters: at most {MAX_DESCRIPTION} are allowed");
+            self.add(format!("{at}.description"), message);
         }
         if request.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > MAX_USER) {
             self.add(format!("{at}.user"), format!("must have 1 to {MAX_USER} characters"));
