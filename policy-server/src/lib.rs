@@ -104,7 +104,7 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
     let policies = config.source.to_string();
     #[cfg(feature = "cluster")]
     let mut election = None;
-    let mut api = None;
+    let api;
     let source_task: BoxFuture<'static, ()> = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);

@@ -17,7 +17,7 @@ use super::identity::Own;
 use crate::metrics::Metrics;
 use crate::table::Table;
 
-/// The virtual resource of the permissions. Its objects have the names of PolicyServers.
+/// The virtual resource of the permissions. Its objects have the names of policy servers.
 const RESOURCE: &str = "servicerequests";
 
 /// Decides which callers may send requests, and which of them may name other users and tenants. Clones share the caches and the limits.
@@ -30,7 +30,7 @@ pub struct CallerReviews {
 }
 
 impl CallerReviews {
-    /// Reviews the callers of the PolicyServer of this name.
+    /// Reviews the callers of the policy server of this name.
     #[must_use]
     pub fn new(client: Client, policy_server: &str, metrics: Arc<Metrics>) -> Self {
         let (tokens, permissions) = (Tokens::new(client.clone()), Permissions::new(client));

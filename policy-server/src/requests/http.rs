@@ -11,13 +11,13 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::post;
 use proviso_core::request::{self, ConstraintCache, Decision, MAX_PAYLOAD_BYTES, Outcome};
 use proviso_http::{BodyError, BodyLimits, Peer, read_body};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{self, Problem};
 #[cfg(feature = "cluster")]
 use super::callers::{self, CallerReviews};
-use super::identity::{Identity, Named};
+use super::identity::{IdField, Identity, Named};
 use super::{Refusal, evaluate};
 use crate::table::{SharedTable, Table};
 
@@ -65,15 +65,10 @@ fn routes(engine: Engine) -> Router {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct EvaluateRequest {
     payload: Value,
-    #[serde(default, deserialize_with = "present")]
-    user: Option<Option<String>>,
-    #[serde(default, deserialize_with = "present")]
-    tenant: Option<Option<String>>,
-}
-
-/// Reads a field that is in the body. With this function, `null` differs from a field that is not in the body.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
+    #[serde(default)]
+    user: IdField,
+    #[serde(default)]
+    tenant: IdField,
 }
 
 /// The body of a request, as the published API has it.

@@ -5,26 +5,57 @@ use std::collections::BTreeMap;
 use proviso_core::matching::Labels;
 use proviso_crds::TENANT;
 
+use serde::{Deserialize, Deserializer};
+
 use super::answer::Problem;
 
 /// The maximum length of the id of a user or a tenant, in bytes.
 const MAX_ID: usize = 253;
-/// The prefix of the user names of ServiceAccounts. Namespace and name follow.
+/// The prefix of the user names of service accounts. Namespace and name follow.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// The user and the tenant of a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Own {
     pub user: String,
-    /// The tenant of the namespace of a ServiceAccount; `None` for another user.
+    /// The tenant of the namespace of a service account; `None` for another user.
     pub tenant: Option<String>,
 }
 
-/// The user and the tenant in a body. The outer `None` means that the body has no such field, the inner one that it is `null`.
+/// A field of a body that names a user or a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum IdField {
+    /// The body does not have the field.
+    #[default]
+    Missing,
+    /// The field is `null`: no user, or no tenant.
+    Null,
+    Id(String),
+}
+
+impl<'de> Deserialize<'de> for IdField {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = Option::<String>::deserialize(deserializer)?;
+        Ok(id.map_or(Self::Null, Self::Id))
+    }
+}
+
+impl IdField {
+    /// Returns the id; `None` if the body does not have the field, or if it is `null`.
+    fn into_id(self) -> Option<String> {
+        if let Self::Id(id) = self { Some(id) } else { None }
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Missing)
+    }
+}
+
+/// The user and the tenant in a body.
 #[derive(Debug, Default)]
 pub(super) struct Named {
-    pub user: Option<Option<String>>,
-    pub tenant: Option<Option<String>>,
+    pub user: IdField,
+    pub tenant: IdField,
 }
 
 /// The user and the tenant of a request.
@@ -38,7 +69,7 @@ impl Own {
     /// Returns the user and the tenant of a caller. `namespaces` has the labels that name tenants.
     ///
     /// # Errors
-    /// Returns an error if the caller is a ServiceAccount of a namespace that is not known yet.
+    /// Returns an error if the caller is a service account of a namespace that is not known yet.
     pub fn of(user: &str, namespaces: &BTreeMap<String, Labels>) -> Result<Self, Problem> {
         let account = user.strip_prefix(SERVICE_ACCOUNT).and_then(|account| account.split_once(':'));
         let tenant = match account {
@@ -51,48 +82,16 @@ impl Own {
         };
         Ok(Self { user: user.to_owned(), tenant })
     }
-}
 
-impl Named {
-    /// Checks the lengths of the ids.
-    ///
-    /// # Errors
-    /// Returns an error that names the field.
-    pub fn check(self) -> Result<Self, Problem> {
-        for (field, id) in [("user", &self.user), ("tenant", &self.tenant)] {
-            if id.iter().flatten().any(|id| id.is_empty() || id.len() > MAX_ID) {
-                return Err(Problem::invalid(&format!("{field}: must have 1 to {MAX_ID} bytes")));
+    /// Returns the identity of a caller that may only name itself.
+    fn into_identity_of(self, Named { user, tenant }: Named) -> Result<Identity, Problem> {
+        let own = Identity { user: Some(self.user), tenant: self.tenant };
+        for (field, named, own) in [("user", user, &own.user), ("tenant", tenant, &own.tenant)] {
+            if named.is_missing() {
+                continue;
             }
-        }
-        Ok(self)
-    }
-
-    /// Returns the identity that the body names, for a server whose callers may name each user and tenant.
-    pub fn into_identity(self) -> Identity {
-        Identity { user: self.user.flatten(), tenant: self.tenant.flatten() }
-    }
-
-    /// Returns the identity of the request of an authenticated caller. A caller that may not impersonate can only name itself. A caller
-    /// that may impersonate must name both: if it forgot the tenant of its customer, the policies of that tenant would be skipped.
-    ///
-    /// # Errors
-    /// Returns an error that names the field.
-    pub fn of_caller(self, own: Own, may_impersonate: bool) -> Result<Identity, Problem> {
-        if may_impersonate {
-            return match (self.user, self.tenant) {
-                (Some(user), Some(tenant)) => Ok(Identity { user, tenant }),
-                (user, _) => {
-                    let field = if user.is_none() { "user" } else { "tenant" };
-                    Err(Problem::invalid(&format!(
-                        "{field}: is missing: you may send requests of others, so name `user` and `tenant`; `null` means none"
-                    )))
-                }
-            };
-        }
-        let Own { user, tenant } = own;
-        let own = Identity { user: Some(user), tenant };
-        for (field, named, own) in [("user", self.user, &own.user), ("tenant", self.tenant, &own.tenant)] {
-            if let Some(named) = named.filter(|named| named != own) {
+            let named = named.into_id();
+            if named != *own {
                 let text = |id: &Option<String>| id.as_ref().map_or_else(|| "none".to_owned(), |id| format!("{id:?}"));
                 return Err(Problem::forbidden(&format!(
                     "{field}: is {}, and yours is {}: leave the field out, or bind your user to the ClusterRole \
@@ -103,6 +102,42 @@ impl Named {
             }
         }
         Ok(own)
+    }
+}
+
+impl Named {
+    /// Checks the lengths of the ids.
+    ///
+    /// # Errors
+    /// Returns an error that names the field.
+    pub fn check(self) -> Result<Self, Problem> {
+        for (field, id) in [("user", &self.user), ("tenant", &self.tenant)] {
+            if matches!(id, IdField::Id(id) if id.is_empty() || id.len() > MAX_ID) {
+                return Err(Problem::invalid(&format!("{field}: must have 1 to {MAX_ID} bytes")));
+            }
+        }
+        Ok(self)
+    }
+
+    /// Returns the identity that the body names, for a server whose callers may name each user and tenant.
+    pub fn into_identity(self) -> Identity {
+        Identity { user: self.user.into_id(), tenant: self.tenant.into_id() }
+    }
+
+    /// Returns the identity of the request of an authenticated caller. A caller that may not impersonate can only name itself. A caller
+    /// that may impersonate must name both: if it forgot the tenant of its customer, the policies of that tenant would be skipped.
+    ///
+    /// # Errors
+    /// Returns an error that names the field.
+    pub fn of_caller(self, own: Own, may_impersonate: bool) -> Result<Identity, Problem> {
+        let missing = [("user", &self.user), ("tenant", &self.tenant)].into_iter().find(|(_, id)| id.is_missing());
+        match missing {
+            Some((field, _)) if may_impersonate => Err(Problem::invalid(&format!(
+                "{field}: is missing: you may send requests of others, so name `user` and `tenant`; `null` means none"
+            ))),
+            _ if may_impersonate => Ok(self.into_identity()),
+            _ => own.into_identity_of(self),
+        }
     }
 }
 
@@ -143,20 +178,20 @@ mod tests {
 
     #[test]
     fn only_a_caller_that_may_impersonate_can_name_others_and_it_must_name_both() {
-        let id = |id: &str| Some(Some(id.to_owned()));
-        let none = Some(None);
+        let id = |id: &str| IdField::Id(id.to_owned());
+        let (none, missing) = (IdField::Null, IdField::Missing);
         let own = Own { user: "app".to_owned(), tenant: Some("blue".to_owned()) };
         let itself = Ok((Some("app"), Some("blue")));
         for (user, tenant, plain, portal) in [
-            (None, None, itself, Err(400)),
+            (missing.clone(), missing.clone(), itself, Err(400)),
             (id("app"), id("blue"), itself, itself),
-            (id("app"), None, itself, Err(400)),
-            (None, id("blue"), itself, Err(400)),
+            (id("app"), missing.clone(), itself, Err(400)),
+            (missing.clone(), id("blue"), itself, Err(400)),
             (id("ana"), id("blue"), Err(403), Ok((Some("ana"), Some("blue")))),
             (id("app"), id("green"), Err(403), Ok((Some("app"), Some("green")))),
-            (id("ana"), None, Err(403), Err(400)),
-            (none.clone(), None, Err(403), Err(400)),
-            (None, none.clone(), Err(403), Err(400)),
+            (id("ana"), missing.clone(), Err(403), Err(400)),
+            (none.clone(), missing.clone(), Err(403), Err(400)),
+            (missing, none.clone(), Err(403), Err(400)),
             (id("app"), none.clone(), Err(403), Ok((Some("app"), None))),
             (none.clone(), none, Err(403), Ok((None, None))),
         ] {
@@ -172,13 +207,13 @@ mod tests {
     #[test]
     fn a_caller_without_a_tenant_may_say_so() {
         let own = Own { user: "ana".to_owned(), tenant: None };
-        let named = Named { user: None, tenant: Some(None) };
+        let named = Named { user: IdField::Missing, tenant: IdField::Null };
         assert!(named.of_caller(own, false).is_ok_and(|identity| identity.tenant.is_none()));
     }
 
     #[test]
     fn an_id_has_a_limited_length() {
-        let named = |user: &str| Named { user: Some(Some(user.to_owned())), tenant: None };
+        let named = |user: &str| Named { user: IdField::Id(user.to_owned()), tenant: IdField::Missing };
         for (user, is_valid) in
             [("", false), ("a", true), (&"a".repeat(MAX_ID), true), (&"a".repeat(MAX_ID + 1), false)]
         {
