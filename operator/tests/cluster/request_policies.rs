@@ -211,7 +211,7 @@ async fn a_request_policy_goes_through_its_lifecycle_without_webhooks() -> Resul
         ensure!(cluster.webhooks().get_opt(name).await?.is_none(), "{name}");
     }
     let status = tokio::process::Command::new(program::program("proviso")?)
-        .arg("status")
+        .args(["status", "-A"])
         .env("KUBECONFIG", cluster.plane.kubeconfig())
         .output()
         .await?;

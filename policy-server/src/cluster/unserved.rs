@@ -11,16 +11,34 @@ use crate::lifecycle::Slot;
 use crate::table::{RequestPoint, UnservedRequests};
 
 /// The state of one generation of a request policy.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Generation {
     number: u64,
-    is_live: bool,
-    was_live: bool,
+    mark: Mark,
+    progress: Progress,
     /// True if the revision and its policy are enabled.
     is_enabled: bool,
-    is_loaded: bool,
-    /// True if the leader or this replica could not prepare the generation.
-    has_failed: bool,
+}
+
+/// The record of the operator on a revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// The generation has not been live.
+    None,
+    Live,
+    /// The generation was live.
+    Retired,
+}
+
+/// The progress of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// This replica has not loaded the generation, and no failure is known.
+    Pending,
+    /// This replica has loaded the generation.
+    Loaded,
+    /// The leader or this replica could not prepare the generation.
+    Failed,
 }
 
 /// The generations of a policy whose requests must be refused.
@@ -36,14 +54,16 @@ struct Unserved {
 /// Returns the requests that must be refused; `None` if the live generation is loaded, or if the policy decides about no requests yet.
 fn unserved(generations: &[Generation]) -> Option<Unserved> {
     // While the operator switches to the next generation, both are marked.
-    let live = generations.iter().filter(|it| it.is_live).max_by_key(|it| it.number);
-    if let Some(live) = live {
-        return (!live.is_loaded).then_some(Unserved { covering: live.number, cause: live.number, is_live: true });
+    let live = generations.iter().filter(|it| it.mark == Mark::Live).max_by_key(|it| it.number);
+    if let Some(Generation { number, progress, .. }) = live {
+        let unserved = Unserved { covering: *number, cause: *number, is_live: true };
+        return (*progress != Progress::Loaded).then_some(unserved);
     }
-    let newest = generations.iter().max_by_key(|it| it.number).filter(|it| it.is_enabled && !it.was_live)?;
-    let last_live = generations.iter().filter(|it| it.was_live).map(|it| it.number).max().unwrap_or_default();
+    let newest = generations.iter().max_by_key(|it| it.number).filter(|it| it.is_enabled && it.mark == Mark::None)?;
+    let last_live = generations.iter().filter(|it| it.mark != Mark::None).map(|it| it.number).max().unwrap_or_default();
     // A failure counts until a generation is live: an update that is being prepared does not open a gap.
-    let failed = generations.iter().filter(|it| it.number > last_live && it.has_failed).max_by_key(|it| it.number)?;
+    let failed = generations.iter().filter(|it| it.number > last_live && it.progress == Progress::Failed);
+    let failed = failed.max_by_key(|it| it.number)?;
     Some(Unserved { covering: newest.number, cause: failed.number, is_live: false })
 }
 
@@ -54,33 +74,38 @@ impl Object {
         let reported = &self.observed.reported;
         let generation = Generation {
             number,
-            is_live: reported.is_live,
-            was_live: reported.was_live,
+            mark: match (reported.is_live, reported.was_live) {
+                (true, _) => Mark::Live,
+                (false, true) => Mark::Retired,
+                (false, false) => Mark::None,
+            },
+            progress: match slot {
+                Some(slot) if slot.loaded().is_some() => Progress::Loaded,
+                Some(slot) if slot.failure().is_some() => Progress::Failed,
+                _ if reported.failure().is_some() => Progress::Failed,
+                _ => Progress::Pending,
+            },
             is_enabled: self.is_enabled() && self.spec().is_none_or(|spec| spec.enabled),
-            is_loaded: slot.is_some_and(|slot| slot.loaded().is_some()),
-            has_failed: slot.is_some_and(|slot| slot.failure().is_some()) || reported.failure().is_some(),
         };
         Some((policy, generation))
     }
 
     /// Returns the reason why the generation does not answer requests.
     fn cause(&self, slot: Option<&Slot>) -> String {
-        match (slot, self.observed.reported.failure()) {
-            (Some(slot), reported) => match (slot.failure(), reported) {
-                (Some(failure), _) => failure.to_string(),
-                (None, Some(reported)) => format!("{}: {}", reported.reason, reported.message),
-                (None, None) => "it is being loaded".to_owned(),
-            },
-            (None, Some(reported)) => format!("{}: {}", reported.reason, reported.message),
-            (None, None) => "its revision is disabled".to_owned(),
-        }
+        let local = slot.and_then(Slot::failure).map(ToString::to_string);
+        let reported = self.observed.reported.failure().map(|it| format!("{}: {}", it.reason, it.message));
+        let none = if slot.is_some() { "it is being loaded" } else { "its revision is disabled" };
+        local.or(reported).unwrap_or_else(|| none.to_owned())
     }
 }
+
+/// A generation with its object and its slot.
+type Observed<'a> = (Generation, &'a Object, Option<&'a Slot>);
 
 impl Follower {
     /// Returns the request policies whose requests this replica must refuse.
     pub(super) fn unserved_requests(&self) -> Vec<(PolicyId, UnservedRequests)> {
-        let mut policies: BTreeMap<&PolicyId, Vec<(Generation, &Object, Option<&Slot>)>> = BTreeMap::new();
+        let mut policies: BTreeMap<&PolicyId, Vec<Observed<'_>>> = BTreeMap::new();
         for (name, object) in &self.objects {
             let slot = self.lifecycle.get(name);
             if let Some((policy, generation)) = object.request_generation(slot) {
@@ -117,14 +142,17 @@ mod tests {
     fn generation(text: &str) -> Generation {
         let number = text.trim_end_matches(char::is_alphabetic);
         let has = |letter| text.contains(letter);
-        Generation {
-            number: number.parse().unwrap(),
-            is_live: has('l'),
-            was_live: has('l') || has('w'),
-            is_enabled: has('e'),
-            is_loaded: has('a'),
-            has_failed: has('f'),
-        }
+        let mark = match (has('l'), has('w')) {
+            (true, _) => Mark::Live,
+            (false, true) => Mark::Retired,
+            (false, false) => Mark::None,
+        };
+        let progress = match (has('a'), has('f')) {
+            (true, _) => Progress::Loaded,
+            (false, true) => Progress::Failed,
+            (false, false) => Progress::Pending,
+        };
+        Generation { number: number.parse().unwrap(), mark, progress, is_enabled: has('e') }
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use proviso_core::matching::Labels;
 use proviso_crds::TENANT;
-
 use serde::{Deserialize, Deserializer};
 
 use super::answer::Problem;

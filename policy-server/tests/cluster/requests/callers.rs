@@ -38,6 +38,11 @@ impl Tenants {
             let revision = request_revision("mine", 1, &json!({}), &marking(words));
             make_live(&env, &in_namespace(revision, namespace), "pod-1").await?;
         }
+        for policy in ["cluster.all".to_owned(), format!("ns.{team}.mine"), format!("ns.{green}.mine")] {
+            let label = format!("policy=\"{policy}\"");
+            let is_live = async || server.count("proviso_policy_live_generation", &[&label]).await == 1;
+            server.until(&policy, is_live).await;
+        }
         Ok(Self { env, client, server, blue, green, team })
     }
 
@@ -81,8 +86,8 @@ async fn a_request_needs_a_token_and_the_permission_to_evaluate() -> Result<()> 
         let refused = evaluate(&server, path, Some(&stranger), body).await?;
         refused.ensure_problem(StatusCode::FORBIDDEN, "PERMISSION_DENIED", "proviso-request-evaluator")?;
     }
-    ensure!(server.count("proviso_requests_refused", &["reason=\"unknown_caller\""]).await == 12);
-    ensure!(server.count("proviso_requests_refused", &["reason=\"forbidden\""]).await == 4);
+    ensure!(server.count("proviso_requests_refused_total", &["reason=\"unknown_caller\""]).await == 12);
+    ensure!(server.count("proviso_requests_refused_total", &["reason=\"forbidden\""]).await == 4);
 
     let token = evaluator(&env, &client).await?;
     let allowed = until_evaluated(&server, &token, &adr, "an allowed caller", |it| it.status == StatusCode::OK).await?;
