@@ -22,6 +22,8 @@ const MAX_USER: usize = 253;
 const MAX_DISPLAY_NAME: usize = 255;
 /// The maximum length of `description` of a request policy, in characters.
 const MAX_DESCRIPTION: usize = 2048;
+/// The maximum length of an item of `request.serviceTypes`, in characters.
+const MAX_SERVICE_TYPE: usize = 253;
 
 /// The requests that a policy decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +130,10 @@ impl Errors {
         if request.service_types.len() > MAX_SERVICE_TYPES {
             let message = format!("has {} items: at most {MAX_SERVICE_TYPES} are allowed", request.service_types.len());
             self.add(format!("{at}.serviceTypes"), message);
+        }
+        let is_service_type = |name: &str| !name.is_empty() && name.chars().count() <= MAX_SERVICE_TYPE;
+        if let Some(index) = request.service_types.iter().position(|name| !is_service_type(name)) {
+            self.add(format!("{at}.serviceTypes[{index}]"), format!("must have 1 to {MAX_SERVICE_TYPE} characters"));
         }
         if request.user.as_ref().is_some_and(|user| user.is_empty() || user.len() > MAX_USER) {
             self.add(format!("{at}.user"), format!("must have 1 to {MAX_USER} characters"));

@@ -1,5 +1,5 @@
-//! The REST API of a policy server over a folder: the store over the folder, and the authentication of callers. The crate
-//! `proviso_rest_api` implements the methods.
+//! The API on the listener of the reviews. Over a folder: the REST API with the store over the folder, and the authentication of callers.
+//! The crate `proviso_rest_api` implements the methods. In a cluster: the requests to services.
 
 mod store;
 mod token;
@@ -82,24 +82,36 @@ fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The REST API, which has the same listener as the reviews.
+/// The API, which has the same listener as the reviews.
 #[derive(Clone, Debug)]
 pub struct Api {
     router: TowerToHyperService<axum::Router>,
-    access: Arc<Access>,
+    /// The callers that may use the API; `None` if the router authenticates its callers.
+    access: Option<Arc<Access>>,
+    /// The first segments of the paths of the API.
+    prefixes: &'static [&'static str],
 }
 
 impl Api {
     #[must_use]
     pub fn new(folder: FolderStoreHandle, requests: axum::Router, access: Access) -> Self {
         let router = proviso_rest_api::router(Arc::new(FolderStore::new(folder))).merge(requests);
-        Self { router: TowerToHyperService::new(router), access: Arc::new(access) }
+        let prefixes = &["/v1", "/api/v1", "/api/v1alpha1"];
+        Self { router: TowerToHyperService::new(router), access: Some(Arc::new(access)), prefixes }
+    }
+
+    /// Returns the API of a replica in a cluster: requests to services only. The router authenticates its callers.
+    #[cfg(feature = "cluster")]
+    #[must_use]
+    pub fn of_requests(requests: axum::Router) -> Self {
+        // These paths, and no others, need no token of an API server in the path (docs/adr/0023).
+        Self { router: TowerToHyperService::new(requests), access: None, prefixes: &["/api"] }
     }
 
     /// Returns true if this path belongs to the API.
     #[must_use]
-    pub fn has_path(path: &str) -> bool {
-        ["/v1", "/api/v1", "/api/v1alpha1"]
+    pub fn has_path(&self, path: &str) -> bool {
+        self.prefixes
             .iter()
             .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
     }
@@ -110,7 +122,11 @@ impl Api {
         phase: &watch::Receiver<Phase>,
     ) -> Response<NotifyOnDropBody> {
         let is_http1 = request.version() <= Version::HTTP_11;
-        let response = match self.access.admit(request.uri(), request.headers()) {
+        let admitted = match &self.access {
+            Some(access) => access.admit(request.uri(), request.headers()),
+            None => Ok(None),
+        };
+        let response = match admitted {
             Ok(caller) => {
                 let mut request = request.map(Body::new);
                 if let Some(caller) = caller {

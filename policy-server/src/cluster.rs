@@ -14,6 +14,7 @@ mod reported;
 mod revision;
 mod schema;
 mod status;
+mod unserved;
 mod watch;
 
 use std::collections::BTreeMap;

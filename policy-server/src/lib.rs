@@ -67,6 +67,8 @@ use crate::lifecycle::prepare::{Preparer, TimeLimits};
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::preview::PreviewQueue;
+#[cfg(feature = "cluster")]
+use crate::requests::CallerReviews;
 use crate::routes::Server;
 use crate::state::StateFile;
 use crate::table::SharedTable;
@@ -102,7 +104,7 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
     let policies = config.source.to_string();
     #[cfg(feature = "cluster")]
     let mut election = None;
-    let mut api = None;
+    let api;
     let source_task: BoxFuture<'static, ()> = match config.source {
         Source::Folder(path) => {
             let state = config.state_dir.as_deref().map(StateFile::in_folder);
@@ -118,12 +120,15 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
         #[cfg(feature = "cluster")]
         Source::Cluster(replica) => {
             let prepare = |objects| preparer_over(HostContext::cluster(objects, images));
-            let (table, metrics) = (Arc::clone(&table), Arc::clone(&metrics));
-            let (joined, task) = cluster::join(replica, config.context_memory, prepare, table, metrics).await?;
+            let policy_server = replica.policy_server.clone();
+            let (shared, counted) = (Arc::clone(&table), Arc::clone(&metrics));
+            let (joined, task) = cluster::join(replica, config.context_memory, prepare, shared, counted).await?;
             let leadership = joined.leadership();
             // Nothing else sets it.
             let _ = leads.set(Box::new(move || leadership.is_leader()));
             election = Some(joined);
+            let callers = CallerReviews::new(cluster::client().await?, &policy_server, Arc::clone(&metrics));
+            api = Some(Api::of_requests(requests::reviewed_router(Arc::clone(&table), callers)));
             task
         }
         #[cfg(not(feature = "cluster"))]
@@ -277,7 +282,7 @@ async fn serve_requests(
     let limits = Arc::clone(&server.limits);
     let answers = service_fn(move |request| {
         // Most requests are reviews: do not clone the API for them.
-        let api = api.as_ref().filter(|_| Api::has_path(request.uri().path())).cloned();
+        let api = api.as_ref().filter(|api| api.has_path(request.uri().path())).cloned();
         let server = Arc::clone(&server);
         async move {
             match api {

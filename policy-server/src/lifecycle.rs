@@ -17,7 +17,7 @@ use proviso_core::{Failure, experiment};
 use tokio::sync::mpsc;
 
 use crate::metrics::Metrics;
-use crate::table::{RequestPoint, Revision, RolloutState};
+use crate::table::{RequestPoint, Revision, RolloutState, UnservedRequests};
 use preparations::Preparations;
 use prepare::{PrepareError, Prepared, Preparer, RevisionId};
 
@@ -101,11 +101,12 @@ impl Slot {
         !is_kept
     }
 
-    /// Returns the requests of a request policy that has failed, and the reason; `None` if it has not, or if it has other requests.
-    fn unserved_request(&self) -> Option<(RequestPoint, String)> {
+    /// Returns the requests of a request policy that has failed; `None` if it has not, or if it has other requests.
+    fn unserved_requests(&self) -> Option<UnservedRequests> {
         let (desired, failure) = (self.desired.as_ref().ok()?, self.failure()?);
         let request = desired.spec.request.as_ref().filter(|_| desired.spec.enabled)?;
-        Some((RequestPoint::new(&desired.policy, request).ok()?, failure.to_string()))
+        let point = RequestPoint::new(&desired.policy, request).ok()?;
+        Some(UnservedRequests { point: Some(point), live: None, why: failure.to_string() })
     }
 
     /// Returns true if a preparation must start now. `is_leader` is true if this replica also prepares revisions that no replica

@@ -1,7 +1,10 @@
 //! Requests to services: the chain of request policies decides about them.
 
 mod answer;
+#[cfg(feature = "cluster")]
+mod callers;
 mod http;
+mod identity;
 mod served;
 
 use std::collections::HashMap;
@@ -17,6 +20,10 @@ use crate::decide::count_shortage;
 use crate::metrics;
 use crate::table::{Revision, Table};
 
+#[cfg(feature = "cluster")]
+pub use callers::CallerReviews;
+#[cfg(feature = "cluster")]
+pub use http::reviewed_router;
 pub use http::router;
 pub use served::ServedRequests;
 
@@ -33,6 +40,9 @@ pub enum Refusal {
     /// A policy that covers the request has no generation that works.
     #[error("policy {policy} has no generation that works: {why}")]
     Unserved { policy: PolicyId, why: String },
+    /// The live generation of a policy that covers the request is not loaded here. Another replica may have loaded it.
+    #[error("generation {generation} of policy {policy} is live, and not loaded on this replica: {why}")]
+    NotLoaded { policy: PolicyId, generation: u64, why: String },
 }
 
 impl From<Overloaded> for Refusal {

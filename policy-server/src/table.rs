@@ -141,9 +141,8 @@ pub struct Entry {
     pub experiments: Arc<[Arc<Experiment>]>,
     /// The reason why the newest version of the manifest does not serve; `None` if it serves.
     pub failure: Option<Failure>,
-    /// The requests of a request policy of which no generation has worked yet, and the reason. Such requests are refused: without an
-    /// answer of the policy, they must not be allowed.
-    pub unserved_request: Option<(RequestPoint, String)>,
+    /// The requests of a request policy that this server must refuse; `None` if its live generation is loaded, or if it has none.
+    pub unserved_requests: Option<UnservedRequests>,
     /// The generations that are being prepared.
     pub preparing: Vec<u64>,
     /// The generations that cannot be loaded, with the reason.
@@ -200,6 +199,16 @@ pub struct RequestPoint {
     pub priority: u32,
     /// The criteria without the tenant, which depends on the Namespace of the policy.
     pub criteria: Criteria,
+}
+
+/// The requests of a request policy that must be refused: without an answer of the policy, they must not be allowed.
+#[derive(Debug)]
+pub struct UnservedRequests {
+    /// The requests; `None` means all requests of the tenant of the policy, because the spec of the policy cannot be read.
+    pub point: Option<RequestPoint>,
+    /// The live generation, which is not loaded here; `None` if no generation of the policy has worked yet.
+    pub live: Option<u64>,
+    pub why: String,
 }
 
 /// An experiment with an active preview. A stopped experiment is not in the table. To stop a preview, call

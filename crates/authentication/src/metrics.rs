@@ -1,89 +1,48 @@
 //! The access to `/metrics` and `/readyz?verbose`, in the way of the kubelet: the caller sends a bearer token, and needs the permission
 //! to get the non-resource URL `/metrics`.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use k8s_openapi::api::authentication::v1::UserInfo;
-use k8s_openapi::api::authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use kube::api::PostParams;
-use kube::{Api, Client};
-use moka::future::Cache;
+use kube::Client;
 
-use crate::tokens::{AuthenticationError, TokenDigest, Tokens};
+use crate::permissions::{Permission, Permissions};
+use crate::tokens::{AuthenticationError, Tokens};
 
 /// The path of the permission. All authenticated users may get `/readyz` (`system:public-info-viewer`), so the page with the details
 /// needs this permission too.
 const PATH: &str = "/metrics";
-/// The time for which the result of a review is used again.
-const RESULT_LIFETIME: Duration = Duration::from_secs(10);
-/// The maximum number of results.
-const MAX_RESULTS: u64 = 1024;
-/// The time limit of a review.
-const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
+const PERMISSION: Permission = Permission::NonResource { path: PATH, verb: "get" };
 
 /// Decides which callers may read metrics. Clones share the caches and the limits.
 #[derive(Clone, Debug)]
 pub struct MetricsAccess {
     tokens: Tokens,
-    reviews: Api<SubjectAccessReview>,
-    results: Cache<TokenDigest, bool>,
+    permissions: Permissions,
 }
 
 impl MetricsAccess {
     #[must_use]
     pub fn new(client: Client, tokens: Tokens) -> Self {
-        let results = Cache::builder().max_capacity(MAX_RESULTS).time_to_live(RESULT_LIFETIME).build();
-        Self { tokens, reviews: Api::all(client), results }
+        Self { tokens, permissions: Permissions::new(client) }
     }
 
     /// Answers a request only if its caller may read metrics: a middleware for [`axum::middleware::from_fn_with_state`].
     pub async fn require(State(access): State<Self>, request: Request, next: Next) -> Response {
         let (head, body) = request.into_parts();
-        let reviewed = match access.tokens.reviewed(&head).await {
-            Ok((user, digest)) => access.is_allowed(user, digest).await.map(|is_allowed| (is_allowed, digest)),
+        let reviewed = match access.tokens.caller(&head).await {
+            Ok(caller) => access.permissions.is_allowed(&caller, PERMISSION).await,
             Err(error) => Err(error),
         };
         match reviewed {
-            Ok((true, _)) => next.run(Request::from_parts(head, body)).await,
-            Ok((false, _)) => {
+            Ok(true) => next.run(Request::from_parts(head, body)).await,
+            Ok(false) => {
                 let message = "forbidden: the user of the token cannot get the non-resource URL \"/metrics\": bind it to the \
                                ClusterRole proviso-metrics-reader\n";
                 (StatusCode::FORBIDDEN, message).into_response()
             }
             Err(error) => refuse(&error),
-        }
-    }
-
-    /// Returns whether the user of the token with this digest may read metrics.
-    async fn is_allowed(&self, user: Arc<UserInfo>, digest: TokenDigest) -> Result<bool, AuthenticationError> {
-        let result = self.results.try_get_with(digest, self.review(&user)).await;
-        result.map_err(|error: Arc<AuthenticationError>| AuthenticationError::clone(&error))
-    }
-
-    async fn review(&self, user: &UserInfo) -> Result<bool, AuthenticationError> {
-        let attributes = NonResourceAttributes { path: Some(PATH.to_owned()), verb: Some("get".to_owned()) };
-        let spec = SubjectAccessReviewSpec {
-            user: user.username.clone(),
-            uid: user.uid.clone(),
-            groups: user.groups.clone(),
-            extra: user.extra.clone(),
-            non_resource_attributes: Some(attributes),
-            ..SubjectAccessReviewSpec::default()
-        };
-        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let params = PostParams::default();
-        match tokio::time::timeout(REVIEW_TIMEOUT, self.reviews.create(&params, &review)).await {
-            Ok(Ok(review)) => {
-                let status = review.status.unwrap_or_default();
-                Ok(status.allowed && status.denied != Some(true))
-            }
-            Ok(Err(error)) => Err(AuthenticationError::Unavailable(error.to_string().into())),
-            Err(_) => Err(AuthenticationError::Unavailable("no answer in time".into())),
         }
     }
 }

@@ -65,6 +65,14 @@ type Outcome = Result<Arc<UserInfo>, Arc<str>>;
 /// The SHA-256 digest of a token, so that tokens are not kept in memory.
 pub(crate) type TokenDigest = [u8; 32];
 
+/// An authenticated caller.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub user: Arc<UserInfo>,
+    /// The digest of the token of the caller, by which results are cached.
+    pub(crate) digest: TokenDigest,
+}
+
 /// Reviews bearer tokens. Clones share the cache and the limits.
 #[derive(Clone, Debug)]
 pub struct Tokens(Arc<Inner>);
@@ -94,11 +102,14 @@ impl Tokens {
     /// Returns an error if the request has no token, if the token is not valid or cannot be reviewed, or if the client or all clients
     /// have sent too many tokens that had to be reviewed.
     pub async fn user(&self, head: &Parts) -> Result<Arc<UserInfo>, AuthenticationError> {
-        self.reviewed(head).await.map(|(user, _)| user)
+        self.caller(head).await.map(|caller| caller.user)
     }
 
-    /// Does the same as [`Self::user`]. Returns the digest of the token too.
-    pub(crate) async fn reviewed(&self, head: &Parts) -> Result<(Arc<UserInfo>, TokenDigest), AuthenticationError> {
+    /// Returns the caller of a request, for a review of its permissions.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Self::user`].
+    pub async fn caller(&self, head: &Parts) -> Result<Caller, AuthenticationError> {
         let token = bearer(&head.headers).ok_or(AuthenticationError::NoCredentials)?;
         if token.len() > MAX_TOKEN {
             return Err(AuthenticationError::Token("it is too long".into()));
@@ -108,7 +119,7 @@ impl Tokens {
         // Concurrent requests with the same token wait for one review.
         let result = self.0.results.try_get_with(digest, self.0.review(token, peer)).await;
         let outcome = result.map_err(|error: Arc<AuthenticationError>| AuthenticationError::clone(&error))?;
-        outcome.map(|user| (user, digest)).map_err(AuthenticationError::Token)
+        outcome.map(|user| Caller { user, digest }).map_err(AuthenticationError::Token)
     }
 }
 

@@ -246,6 +246,16 @@ async fn network_policies_open_the_ports_of_webhooks_only_unless_the_values_name
         ensure!(ports(&rules[1]) == ["metrics"], "{rules:#?}");
         ensure!(!rules[1]["from"][0]["namespaceSelector"].is_null(), "{rules:#?}");
     }
+    let portals = r#"networkPolicy.requestsFrom=[{"podSelector":{"matchLabels":{"app":"portal"}}}]"#;
+    let templates = rendered(&["--set-json", servers, "--set-json", portals]).await?;
+    for policy in &templates["networkpolicy.yaml"] {
+        let rules = policy["spec"]["ingress"].as_sequence().context("no rules")?;
+        let is_open =
+            rules.len() == 2 && ports(&rules[1]) == ["https"] && !rules[1]["from"][0]["podSelector"].is_null();
+        // Portals have nothing to ask the operator.
+        let wanted = policy["metadata"]["name"] == "proviso-policy-server";
+        ensure!(is_open == wanted && (wanted || rules.len() == 1), "{rules:#?}");
+    }
     let open = ["--set", "metrics.authentication=false", "--set-json", monitoring];
     for policy in &rendered(&open).await?["networkpolicy.yaml"] {
         ensure!(ports(&policy["spec"]["ingress"][1]) == ["admin"], "{policy:#?}");
@@ -266,6 +276,13 @@ async fn metrics_need_authentication_unless_a_value_opens_them() -> Result<()> {
     let named = |name: &str| templates["rbac.yaml"].iter().find(|it| it["metadata"]["name"] == name);
     let reader = named("proviso-metrics-reader").context("no ClusterRole for Prometheus")?;
     ensure!(reader["rules"][0]["nonResourceURLs"][0] == "/metrics", "{reader:#?}");
+    for (name, verbs) in
+        [("proviso-request-evaluator", "[create]"), ("proviso-request-portal", "[create, impersonate]")]
+    {
+        let rules = &named(name).context(name)?["rules"];
+        let wanted = format!("[{{apiGroups: [proviso.dev], resources: [servicerequests], verbs: {verbs}}}]");
+        ensure!(*rules == serde_yaml::from_str::<Value>(&wanted)?, "{rules:#?}");
+    }
     let open = rendered(&["--set", "metrics.authentication=false"]).await?;
     let container = container(&open)?;
     ensure!(!container.contains("metrics-listen") && !container.contains("8082"), "{container}");

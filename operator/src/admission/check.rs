@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proviso_core::PolicyId;
 use proviso_core::confinement::{self, ExcludedName};
 use proviso_crds::validation::{self, FieldError};
-use proviso_crds::{ExperimentSpec, GROUP, PolicySpec, Program};
+use proviso_crds::{ExperimentSpec, GROUP, PolicySpec, Program, ServiceRequests};
 
 /// The label with the name of a namespace, which the API server sets on every namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -18,7 +18,12 @@ pub(super) fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> 
 /// Returns all such errors of an experiment, whose `spec.policy` has to be a valid policy. `namespace` is that of a
 /// `PolicyExperiment`.
 pub(super) fn experiment(namespace: Option<&str>, name: &str, spec: &ExperimentSpec) -> Vec<FieldError> {
-    check("spec.policy", (namespace, name), &spec.policy, validation::experiment(spec))
+    let mut errors = check("spec.policy", (namespace, name), &spec.policy, validation::experiment(spec));
+    if spec.policy.request.is_some() {
+        let message = "is not previewed by this version: change the policy itself, and roll it back if need be";
+        errors.push(field_error("spec.policy.request", message));
+    }
+    errors
 }
 
 fn check(
@@ -32,6 +37,9 @@ fn check(
         errors.push(field_error("metadata.name", error.to_string()));
     }
     errors.extend(spec_errors);
+    if let Some(request) = &spec.request {
+        errors.extend(check_request(&format!("{at}.request"), namespace, request));
+    }
     reject_file_modules(&format!("{at}.program"), &spec.program, &mut errors);
     errors.extend(proviso_crds::context::check(at, namespace, spec));
     for (index, rule) in spec.admission.iter().flat_map(|admission| &admission.rules).enumerate() {
@@ -71,6 +79,13 @@ fn reject_file_modules(at: &str, program: &Program, errors: &mut Vec<FieldError>
         }
         Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
     }
+}
+
+/// Returns the errors of the section of a request policy that its schema and [`validation::policy`] do not find. `at` is its path.
+fn check_request(at: &str, namespace: Option<&str>, request: &ServiceRequests) -> Vec<FieldError> {
+    let level = request.level(at, namespace).err();
+    let selector = request.criteria(None).err().map(|error| field_error(format!("{at}.selector"), error.to_string()));
+    level.into_iter().chain(selector).collect()
 }
 
 /// Finds resources in a rule about which the policy never decides. `*` is valid: it means all resources about which

@@ -22,6 +22,7 @@ mod lifecycle;
 mod malformed_objects;
 mod outages;
 mod policy_servers;
+mod request_policies;
 mod rotation;
 mod tenants;
 mod test_cluster;

@@ -120,8 +120,13 @@ impl TestCluster {
 
     /// Writes the kubeconfig of an administrator who impersonates the operator's service account.
     pub fn service_account_kubeconfig(&self) -> Result<PathBuf> {
-        let file = self.plane.folder().path().join("service-account.kubeconfig");
-        std::fs::write(&file, serde_json::to_vec(&self.impersonation(OPERATOR)?)?)?;
+        self.kubeconfig_of(OPERATOR)
+    }
+
+    /// Writes the kubeconfig of an administrator who impersonates a service account of the operator's namespace.
+    pub fn kubeconfig_of(&self, account: &str) -> Result<PathBuf> {
+        let file = self.plane.folder().path().join(format!("{account}.kubeconfig"));
+        std::fs::write(&file, serde_json::to_vec(&self.impersonation(account)?)?)?;
         Ok(file)
     }
 

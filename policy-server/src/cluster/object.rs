@@ -8,8 +8,8 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_artifacts::Digest;
-use proviso_core::Failure;
-use proviso_crds::{PreviewReport, ReplicaStatus, reasons};
+use proviso_core::{Failure, PolicyId};
+use proviso_crds::{PolicySpec, PreviewReport, ReplicaStatus, reasons};
 
 use super::report::Written;
 use super::revision::{DesiredRevision, ObservedRevision};
@@ -202,6 +202,24 @@ impl Object {
             (Err(_), None) => return None,
         };
         Some(View { policy, generation, role, slot })
+    }
+
+    /// Returns the policy and the generation of a revision of a request policy; `None` for another revision and for a candidate. A
+    /// revision that cannot be read has the policy and the generation of its name.
+    pub(super) fn request_policy(&self) -> Option<(&PolicyId, u64)> {
+        match (&self.revision, &self.observed.identity) {
+            (Ok(revision), _) => {
+                let is_request = revision.spec.request.is_some() && revision.experiment.is_none();
+                is_request.then_some((&revision.policy, revision.generation))
+            }
+            (Err(_), Some(identity)) => self.observed.is_request.then_some((&identity.policy, identity.generation)),
+            (Err(_), None) => None,
+        }
+    }
+
+    /// Returns the spec of the policy; `None` if it cannot be read.
+    pub(super) fn spec(&self) -> Option<&PolicySpec> {
+        self.revision.as_ref().ok().map(|revision| &*revision.spec)
     }
 
     /// Returns the digests that the leader has pinned.

@@ -25,6 +25,7 @@ impl Follower {
             namespaces: self.namespaces.clone().unwrap_or_default(),
             has_listed: self.has_listed && self.namespaces.is_some() && !self.awaits_schema(),
             unready_reason: self.unready_reason(),
+            unserved_requests: self.unserved_requests(),
             ..Publication::default()
         };
         let mut listed = Vec::with_capacity(self.objects.len());

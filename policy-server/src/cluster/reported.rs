@@ -24,6 +24,8 @@ pub(super) struct Reported {
     pub modules: BTreeMap<String, Digest>,
     /// True if the operator has marked this revision as live.
     pub is_live: bool,
+    /// True if the revision is live, or has been live before.
+    pub was_live: bool,
     /// The pods whose replicas report the revision as ready. A pod may have been replaced or lost since.
     pub served_by: BTreeSet<PodId>,
 }
@@ -32,21 +34,27 @@ impl Reported {
     pub(super) fn read(object: &DynamicObject, pod_name: &str) -> Self {
         let status = &object.data["status"];
         let resource_version = object.metadata.resource_version.clone();
+        let live = item::<Condition>(&status["conditions"], "type", ConditionType::Live.as_str());
         Self {
             version: resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0),
             resource_version,
             replica: item(&status["replicas"], "name", pod_name),
             initialized: item(&status["conditions"], "type", ConditionType::Initialized.as_str()),
             modules: status["modules"].as_array().into_iter().flatten().filter_map(module).collect(),
-            is_live: item::<Condition>(&status["conditions"], "type", ConditionType::Live.as_str())
-                .is_some_and(|live| live.status == ConditionStatus::True.as_str()),
+            is_live: live.as_ref().is_some_and(|live| live.status == ConditionStatus::True.as_str()),
+            was_live: live.is_some(),
             served_by: status["replicas"].as_array().into_iter().flatten().filter_map(serving_pod).collect(),
         }
     }
 
     /// Returns the facts that the table and the readiness of this replica depend on.
-    pub(super) fn serving_facts(&self) -> (bool, bool, &BTreeSet<PodId>) {
-        (self.is_initialized(), self.is_live, &self.served_by)
+    pub(super) fn serving_facts(&self) -> (bool, bool, bool, Option<&Condition>, &BTreeSet<PodId>) {
+        (self.is_initialized(), self.is_live, self.was_live, self.failure(), &self.served_by)
+    }
+
+    /// Returns the condition of a revision that the leader could not prepare; `None` for another revision.
+    pub(super) fn failure(&self) -> Option<&Condition> {
+        self.initialized.as_ref().filter(|initialized| initialized.status == ConditionStatus::False.as_str())
     }
 
     /// Returns true if a leader has prepared the revision for all replicas.

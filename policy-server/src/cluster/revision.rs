@@ -28,6 +28,8 @@ pub(super) struct ObservedRevision {
     pub identity: Option<Identity>,
     /// `spec.enabled`, also if the other fields cannot be read; `None` if it is no boolean.
     pub is_enabled: Option<bool>,
+    /// True unless the revision has the section `admission`, also if the other fields cannot be read.
+    pub is_request: bool,
     /// The content of the spec, or the reason why the spec is invalid.
     spec: Result<ReadSpec, Failure>,
     pub reported: Reported,
@@ -72,6 +74,7 @@ impl ObservedRevision {
             object_generation: object.metadata.generation,
             identity: Identity::from_name(name),
             is_enabled: spec["enabled"].as_bool(),
+            is_request: spec["data"]["admission"].is_null(),
             spec: read(name, spec, &replica.policy_server)
                 .map_err(|message| Failure { reason: Reason::INVALID, message }),
             reported: Reported::read(object, &replica.pod_name),

@@ -181,8 +181,8 @@ impl Preparer {
     /// Returns an error if one of the steps fails.
     pub async fn prepare(&self, desired: &Desired, permit: Permit) -> Result<Prepared, PrepareError> {
         let Desired { policy, spec, scope: Scope(at), modules, was_prepared, .. } = desired;
-        // Clusters do not serve requests to services yet, and no experiment is previewed on them.
-        if spec.request.is_some() && (desired.experiment.is_some() || !self.host_context.is_folder()) {
+        // No experiment is previewed on requests to services.
+        if spec.request.is_some() && desired.experiment.is_some() {
             return Err(PrepareError::Unsupported(format!("{at}.request")));
         }
         if self.host_context.is_folder() {

@@ -13,7 +13,7 @@ use crate::manifests::ExperimentId;
 use crate::metrics::Metrics;
 use crate::preview::{self, Versions};
 use crate::requests::ServedRequests;
-use crate::table::{Entry, Experiment, IdleReason, Origin, SharedTable, Table};
+use crate::table::{Entry, Experiment, IdleReason, Origin, SharedTable, Table, UnservedRequests};
 
 /// A revision as its source presents it.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub struct Publication<'a> {
     pub revisions: Vec<View<'a>>,
     /// The policies whose newest version does not serve, with the reason.
     pub failures: Vec<(PolicyId, Failure)>,
+    /// The requests of request policies that a replica in a cluster must refuse. Over a folder, they follow from `revisions`.
+    pub unserved_requests: Vec<(PolicyId, UnservedRequests)>,
     /// The experiments that preview nothing, with the reason.
     pub idle_experiments: Vec<(ExperimentId, IdleReason)>,
     /// The experiments whose previews stop by themselves soon, with the times.
@@ -83,14 +85,20 @@ impl Publication<'_> {
                 Role::Live | Role::Other => {
                     let entry = policies.entry(view.policy.clone()).or_default();
                     entry.add(&view);
-                    // In a cluster, a generation has no effect before it is live. Over a folder, no generation may have worked
-                    // since the start of the server.
-                    if is_folder || matches!(view.role, Role::Live) {
-                        let unserved = view.slot.and_then(Slot::unserved_request);
-                        entry.unserved_request = unserved.or(entry.unserved_request.take());
+                    // The source of a cluster knows by the statuses of the revisions which requests are unserved.
+                    if is_folder {
+                        let unserved = view.slot.and_then(Slot::unserved_requests);
+                        entry.unserved_requests = unserved.or(entry.unserved_requests.take());
                     }
                 }
             }
+        }
+        for entry in policies.values_mut() {
+            // The last generation that worked keeps answering.
+            entry.unserved_requests.take_if(|_| entry.live.is_some());
+        }
+        for (policy, unserved) in self.unserved_requests {
+            policies.entry(policy).or_default().unserved_requests = Some(unserved);
         }
         for (policy, failure) in self.failures {
             policies.entry(policy).or_default().failure = Some(failure);

@@ -14,6 +14,9 @@ pub(super) struct Problem {
     status: StatusCode,
     title: &'static str,
     detail: String,
+    /// The value of the header `Retry-After`, in seconds; `None` if the same request would fail again.
+    #[serde(skip)]
+    retry_after: Option<u64>,
     /// The trail of the policies that were evaluated. Only in the API of the ADR.
     #[serde(skip_serializing_if = "Option::is_none")]
     trail: Option<Vec<TrailEntry>>,
@@ -26,7 +29,7 @@ fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result
 
 impl Problem {
     fn new(kind: &'static str, status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { kind, status, title, detail: detail.into(), trail: None }
+        Self { kind, status, title, detail: detail.into(), retry_after: None, trail: None }
     }
 
     /// Returns the error for a request that is not valid. `detail` names the field.
@@ -36,7 +39,24 @@ impl Problem {
 
     /// Returns the error of a server that cannot evaluate the request now.
     pub(super) fn unavailable(detail: &str) -> Self {
-        Self::new("UNAVAILABLE", StatusCode::SERVICE_UNAVAILABLE, "Try again", detail)
+        let problem = Self::new("UNAVAILABLE", StatusCode::SERVICE_UNAVAILABLE, "Try again", detail);
+        Self { retry_after: Some(1), ..problem }
+    }
+
+    /// Returns the error for a caller that is not authenticated.
+    pub(super) fn unauthenticated(detail: &str) -> Self {
+        Self::new("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Unknown caller", detail)
+    }
+
+    /// Returns the error for a caller without a permission.
+    pub(super) fn forbidden(detail: &str) -> Self {
+        Self::new("PERMISSION_DENIED", StatusCode::FORBIDDEN, "Permission denied", detail)
+    }
+
+    /// Returns the error for a caller that may try again after this time, in seconds.
+    pub(super) fn too_many(detail: &str, retry_after: u64) -> Self {
+        let problem = Self::new("RESOURCE_EXHAUSTED", StatusCode::TOO_MANY_REQUESTS, "Too many requests", detail);
+        Self { retry_after: Some(retry_after), ..problem }
     }
 
     pub(super) fn internal(detail: &str) -> Self {
@@ -65,6 +85,11 @@ impl Problem {
 
     pub(super) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// Returns the value of the header `Retry-After`, in seconds; `None` if the same request would fail again.
+    pub(super) fn retry_after(&self) -> Option<u64> {
+        self.retry_after
     }
 
     pub(super) fn to_body(&self) -> String {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::post;
 use proviso_core::request::{self, ConstraintCache, Decision, MAX_PAYLOAD_BYTES, Outcome};
@@ -14,30 +15,49 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{self, Problem};
+#[cfg(feature = "cluster")]
+use super::callers::{self, CallerReviews};
+use super::identity::{IdField, Identity, Named};
 use super::{Refusal, evaluate};
-use crate::table::SharedTable;
+use crate::table::{SharedTable, Table};
 
 /// The maximum size of a body, in bytes: a payload, and the names of the caller.
 const MAX_BODY: usize = MAX_PAYLOAD_BYTES + (64 << 10);
 /// The time within which a client must send the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The maximum length of the id of a user or a tenant, in bytes.
-const MAX_ID: usize = 253;
 
 /// The state that all requests share.
 #[derive(Debug)]
 struct Engine {
     table: Arc<SharedTable>,
     cache: Arc<ConstraintCache>,
+    /// The reviews of callers; `None` if each caller may name each user and tenant.
+    #[cfg(feature = "cluster")]
+    callers: Option<CallerReviews>,
 }
 
-/// Returns the routes. The server that mounts them authenticates callers, who may speak for each user and tenant.
+/// Returns the routes. The server that mounts them authenticates callers, who may name each user and tenant.
 pub fn router(table: Arc<SharedTable>) -> Router {
-    let engine = Arc::new(Engine { table, cache: Arc::default() });
+    routes(Engine {
+        table,
+        cache: Arc::default(),
+        #[cfg(feature = "cluster")]
+        callers: None,
+    })
+}
+
+/// Returns the routes of a replica in a cluster. All other paths of the router are answered only to known callers too.
+#[cfg(feature = "cluster")]
+pub fn reviewed_router(table: Arc<SharedTable>, callers: CallerReviews) -> Router {
+    let review = axum::middleware::from_fn_with_state(callers.clone(), CallerReviews::require);
+    routes(Engine { table, cache: Arc::default(), callers: Some(callers) }).layer(review)
+}
+
+fn routes(engine: Engine) -> Router {
     Router::new()
         .route("/api/v1/engine/evaluate", post(evaluate_adr))
         .route("/api/v1alpha1/policies:evaluateRequest", post(evaluate_published))
-        .with_state(engine)
+        .with_state(Arc::new(engine))
 }
 
 /// The body of a request, as the ADR has it.
@@ -46,9 +66,9 @@ pub fn router(table: Arc<SharedTable>) -> Router {
 struct EvaluateRequest {
     payload: Value,
     #[serde(default)]
-    user: Option<String>,
+    user: IdField,
     #[serde(default)]
-    tenant: Option<String>,
+    tenant: IdField,
 }
 
 /// The body of a request, as the published API has it.
@@ -66,11 +86,16 @@ struct ServiceInstance {
 
 async fn evaluate_adr(State(engine): State<Arc<Engine>>, request: Request) -> Response<Body> {
     let answered = async {
-        let EvaluateRequest { payload, user, tenant } = read(request).await?;
-        let (user, tenant) = (check_id("user", user)?, check_id("tenant", tenant)?);
+        let (head, body) = request.into_parts();
+        let EvaluateRequest { payload, user, tenant } = read(&head, body).await?;
+        let named = Named { user, tenant }.check()?;
+        let may_impersonate = engine.may_impersonate(&head).await?;
+        // The request keeps this snapshot until it is answered: a reload does not affect it.
+        let table = engine.table()?;
+        let Identity { user, tenant } = engine.identity(&head, named, may_impersonate, &table)?;
         let request = request::Request::new(payload, tenant, user)
             .map_err(|error| Problem::invalid(&format!("payload: {error}")))?;
-        let outcome = engine.evaluate(request).await?;
+        let outcome = engine.evaluate(&table, request).await?;
         match &outcome.decision {
             Decision::Approved | Decision::Modified => Ok(answer::adr(&outcome)),
             decision => Err(Problem::of(decision, StatusCode::FORBIDDEN).with_trail(&outcome.trail)),
@@ -81,15 +106,18 @@ async fn evaluate_adr(State(engine): State<Arc<Engine>>, request: Request) -> Re
 
 async fn evaluate_published(State(engine): State<Arc<Engine>>, request: Request) -> Response<Body> {
     let answered = async {
-        let PublishedRequest { service_instance } = read(request).await?;
-        let request = request::Request::new(service_instance.spec, None, None)
+        let (head, body) = request.into_parts();
+        let PublishedRequest { service_instance } = read(&head, body).await?;
+        let table = engine.table()?;
+        let Identity { user, tenant } = engine.identity(&head, Named::default(), false, &table)?;
+        let request = request::Request::new(service_instance.spec, tenant, user)
             .map_err(|error| Problem::invalid(&format!("service_instance.spec: {error}")))?;
         if request.service_type().is_none_or(str::is_empty) {
             return Err(Problem::invalid(
                 "service_instance.spec.service_type: is missing: send a text that is not empty",
             ));
         }
-        let outcome = engine.evaluate(request).await?;
+        let outcome = engine.evaluate(&table, request).await?;
         match &outcome.decision {
             Decision::Approved | Decision::Modified => Ok(answer::published(&outcome)),
             decision => Err(Problem::of(decision, StatusCode::NOT_ACCEPTABLE)),
@@ -99,22 +127,48 @@ async fn evaluate_published(State(engine): State<Arc<Engine>>, request: Request)
 }
 
 impl Engine {
-    async fn evaluate(&self, request: request::Request) -> Result<Outcome, Problem> {
-        // The request keeps this snapshot until it is answered: a reload does not affect it.
+    /// Returns the current table.
+    fn table(&self) -> Result<Arc<Table>, Problem> {
         let table = self.table.load_full();
-        if !table.is_complete {
-            return Err(Problem::unavailable("the policies are still being loaded"));
+        if table.is_complete { Ok(table) } else { Err(Problem::unavailable("the policies are still being loaded")) }
+    }
+
+    /// Returns whether the caller of a request may name other users and tenants.
+    async fn may_impersonate(&self, head: &Parts) -> Result<bool, Problem> {
+        #[cfg(feature = "cluster")]
+        if let Some(reviews) = &self.callers {
+            return reviews.may_impersonate(caller(head)?).await;
         }
-        evaluate(&table, request, Arc::clone(&self.cache)).await.map_err(|refusal| match refusal {
-            Refusal::Overloaded => Problem::unavailable(&refusal.to_string()),
+        let _ = head;
+        Ok(true)
+    }
+
+    /// Returns the identity of a request whose body has these names.
+    fn identity(&self, head: &Parts, named: Named, may_impersonate: bool, table: &Table) -> Result<Identity, Problem> {
+        #[cfg(feature = "cluster")]
+        if self.callers.is_some() {
+            return named.of_caller(callers::own(caller(head)?, table)?, may_impersonate);
+        }
+        let _ = (head, may_impersonate, table);
+        Ok(named.into_identity())
+    }
+
+    async fn evaluate(&self, table: &Table, request: request::Request) -> Result<Outcome, Problem> {
+        evaluate(table, request, Arc::clone(&self.cache)).await.map_err(|refusal| match refusal {
+            Refusal::Overloaded | Refusal::NotLoaded { .. } => Problem::unavailable(&refusal.to_string()),
             Refusal::Unserved { .. } => Problem::internal(&refusal.to_string()),
         })
     }
 }
 
+/// Returns the caller whom the middleware has authenticated.
+#[cfg(feature = "cluster")]
+fn caller(head: &Parts) -> Result<&proviso_authentication::Caller, Problem> {
+    head.extensions.get().ok_or_else(|| Problem::internal("the caller was not authenticated"))
+}
+
 /// Reads the body of a request. Errors name the field.
-async fn read<T: for<'de> Deserialize<'de>>(request: Request) -> Result<T, Problem> {
-    let (head, body) = request.into_parts();
+async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<T, Problem> {
     let limits = BodyLimits { size: MAX_BODY, timeout: BODY_TIMEOUT };
     let received = read_body(body, limits, head.extensions.get::<Peer>()).await.map_err(|failure| {
         let message = failure.error.to_string();
@@ -135,16 +189,7 @@ async fn read<T: for<'de> Deserialize<'de>>(request: Request) -> Result<T, Probl
     Ok(body)
 }
 
-fn check_id(field: &str, id: Option<String>) -> Result<Option<String>, Problem> {
-    match id {
-        Some(id) if id.is_empty() || id.len() > MAX_ID => {
-            Err(Problem::invalid(&format!("{field}: must have 1 to {MAX_ID} bytes")))
-        }
-        id => Ok(id),
-    }
-}
-
-fn respond(answered: &Result<Value, Problem>) -> Response<Body> {
+pub(super) fn respond(answered: &Result<Value, Problem>) -> Response<Body> {
     let (status, content_type, body) = match answered {
         Ok(answer) => (StatusCode::OK, "application/json", answer.to_string()),
         Err(problem) => (problem.status(), "application/problem+json", problem.to_body()),
@@ -152,8 +197,11 @@ fn respond(answered: &Result<Value, Problem>) -> Response<Body> {
     let mut response = Response::new(Body::from(body + "\n"));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    if let Some(seconds) = answered.as_ref().err().and_then(Problem::retry_after) {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     response
 }

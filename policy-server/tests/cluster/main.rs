@@ -19,6 +19,7 @@ mod previews;
 mod quickstart;
 mod readiness;
 mod registry;
+mod requests;
 mod restarts;
 mod revisions;
 mod skew;

@@ -355,11 +355,25 @@ async fn pause() {
 
 /// Sends one request on a new connection.
 pub async fn ask(address: &str, method: Method, path: &str, body: Bytes) -> anyhow::Result<Answer> {
+    ask_as(address, method, path, None, body).await
+}
+
+/// Sends one request with this bearer token on a new connection.
+pub async fn ask_as(
+    address: &str,
+    method: Method,
+    path: &str,
+    token: Option<&str>,
+    body: Bytes,
+) -> anyhow::Result<Answer> {
     let stream = TcpStream::connect(address).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
-    let request = Request::builder().method(method).uri(path).header("host", address).body(Full::new(body))?;
-    let answer = read_answer(sender.send_request(request).await?).await;
+    let mut request = Request::builder().method(method).uri(path).header("host", address);
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let answer = read_answer(sender.send_request(request.body(Full::new(body))?).await?).await;
     driver.abort();
     answer
 }
