@@ -99,6 +99,8 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
     let images = Images::new(Arc::clone(&fetcher));
     let preparer_over = preparer_over(&config, container, budgets, fetcher)?;
     let table = Arc::<SharedTable>::default();
+    let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
+        .context("the preview worker cannot be started")?;
     let policies = config.source.to_string();
     #[cfg(feature = "cluster")]
     let mut election = None;
@@ -110,7 +112,7 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
             let preparer = preparer_over(HostContext::folder(Arc::clone(&objects), images));
             let source = FolderSource::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
             let (handle, task) = source.follow(path);
-            let requests = requests::router(Arc::clone(&table));
+            let requests = requests::router(Arc::clone(&table), previews.clone());
             let access = Access::new(config.listen.ip(), config.api_token_file)?;
             api = access.map(|access| Api::new(handle, requests, access));
             Box::pin(task)
@@ -133,8 +135,6 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
         ),
     };
 
-    let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
-        .context("the preview worker cannot be started")?;
     let limits = Limits::within(config.request_memory.unwrap_or_else(|| default_request_memory(container.memory)));
     let server = Arc::new(Server { limits, callers, table, metrics, previews, phase: phase.clone() });
     listeners.log(&policies, scheme)?;

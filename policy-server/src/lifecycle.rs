@@ -98,7 +98,10 @@ impl Slot {
     fn unserved_request(&self) -> Option<(RequestPoint, String)> {
         let (desired, failure) = (self.desired.as_ref().ok()?, self.failure()?);
         let request = desired.spec.request.as_ref().filter(|_| desired.spec.enabled)?;
-        Some((RequestPoint::new(&desired.policy, request).ok()?, failure.to_string()))
+        Some((
+            RequestPoint::new(&format!("{}.request", desired.scope.0), &desired.policy, request).ok()?,
+            failure.to_string(),
+        ))
     }
 
     /// Returns true if a preparation must start now. `is_leader` is true if this replica also prepares revisions that no replica
@@ -283,7 +286,12 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
         slot.preparing.take_if(|preparing| *preparing == ticket)?;
         let desired = slot.desired.as_ref().ok()?;
         let result = result.and_then(|Prepared { program, modules }| {
-            let id = RevisionId { policy: &desired.policy, uid: &desired.uid, generation: desired.generation };
+            let id = RevisionId {
+                policy: &desired.policy,
+                uid: &desired.uid,
+                generation: desired.generation,
+                scope: desired.scope,
+            };
             let revision = self.preparations.preparer().revision(id, &desired.spec, program, &self.metrics)?;
             Ok(Loaded { revision: Arc::new(revision), modules })
         });

@@ -361,6 +361,6 @@ fn a_request_to_a_service_has_a_trail_and_an_explanation() -> Result<()> {
         "another tenant has no such limit: {other:?}"
     );
     let output = proviso(&["evaluate", "-f", "requests/requests/vm.json", "--policies", "quickstart"])?;
-    ensure!(output.code == Some(2) && output.err.contains("has no policy with `spec.request`"), "{output:?}");
+    ensure!(output.code == Some(2) && output.err.contains("there is no policy with `spec.request` in "), "{output:?}");
     Ok(())
 }

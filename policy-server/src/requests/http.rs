@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::answer::{self, Problem};
 use super::{Refusal, evaluate};
+use crate::preview::PreviewQueue;
 use crate::table::SharedTable;
 
 /// The maximum size of a body, in bytes: a payload, and the names of the caller.
@@ -29,11 +30,12 @@ const MAX_ID: usize = 253;
 struct Engine {
     table: Arc<SharedTable>,
     cache: Arc<ConstraintCache>,
+    previews: PreviewQueue,
 }
 
 /// Returns the routes. The server that mounts them authenticates callers, who may speak for each user and tenant.
-pub fn router(table: Arc<SharedTable>) -> Router {
-    let engine = Arc::new(Engine { table, cache: Arc::default() });
+pub fn router(table: Arc<SharedTable>, previews: PreviewQueue) -> Router {
+    let engine = Arc::new(Engine { table, cache: Arc::default(), previews });
     Router::new()
         .route("/api/v1/engine/evaluate", post(evaluate_adr))
         .route("/api/v1alpha1/policies:evaluateRequest", post(evaluate_published))
@@ -105,7 +107,8 @@ impl Engine {
         if !table.is_complete {
             return Err(Problem::unavailable("the policies are still being loaded"));
         }
-        evaluate(&table, request, Arc::clone(&self.cache)).await.map_err(|refusal| match refusal {
+        let evaluated = evaluate(&table, request, Arc::clone(&self.cache), Some(&self.previews)).await;
+        evaluated.map_err(|refusal| match refusal {
             Refusal::Overloaded => Problem::unavailable(&refusal.to_string()),
             Refusal::Unserved { .. } => Problem::internal(&refusal.to_string()),
         })

@@ -1,4 +1,5 @@
-//! The request policies of a table, prepared for requests: their places in the chain, and the tenants of their namespaces.
+//! The request policies of a table, prepared for requests: their places in the chain, the tenants of their namespaces, and the candidates
+//! of their experiments.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,14 +10,44 @@ use proviso_core::request::{Criteria, Request, RequestPolicy, RevisionId};
 use proviso_crds::TENANT;
 
 use super::Refusal;
-use crate::table::{Entry, RequestPoint, Revision};
+use crate::table::{Entry, Experiment, RequestPoint, Revision};
+
+/// A policy with its place in the chain.
+pub(super) type PlacedRevision = (RequestPolicy, Arc<Revision>);
 
 /// The request policies of a table.
 #[derive(Debug, Default)]
 pub struct ServedRequests {
-    live: Vec<(RequestPolicy, Arc<Revision>)>,
+    live: Vec<PlacedRevision>,
+    candidates: Vec<Candidate>,
     /// The policies of which no generation has worked yet, with the reasons.
     unserved: Vec<(PolicyId, Criteria, String)>,
+}
+
+/// The candidate of an active experiment on a request policy.
+#[derive(Debug)]
+pub struct Candidate {
+    pub experiment: Arc<Experiment>,
+    /// The place of the candidate in the chain, with the generation of the live policy: messages that differ in the generation only are no
+    /// divergence. `None` if the candidate is disabled.
+    place: Option<RequestPolicy>,
+    /// The place of the live policy; `None` if it is disabled, or not loaded on this server.
+    live_place: Option<RequestPolicy>,
+    /// The generation of the live policy; `None` if this server has loaded none.
+    pub live_generation: Option<u64>,
+    /// The etag of the live generation; `None` if no generation is live.
+    pub live_etag: Option<String>,
+}
+
+impl Candidate {
+    fn policy(&self) -> &PolicyId {
+        &self.experiment.revision.policy
+    }
+
+    /// Returns true if the candidate or its live policy covers the request.
+    fn concerns(&self, request: &Request) -> bool {
+        [&self.place, &self.live_place].into_iter().flatten().any(|place| place.criteria.cover(request))
+    }
 }
 
 impl ServedRequests {
@@ -27,16 +58,25 @@ impl ServedRequests {
         for (id, entry) in policies {
             match (&entry.live, &entry.unserved_request) {
                 (Some(live), _) => {
-                    let Some(point) = live.request().filter(|_| live.enabled) else { continue };
-                    let revision =
-                        RevisionId { policy: id.clone(), generation: live.generation.try_into().unwrap_or(i64::MAX) };
-                    let (level, priority, criteria) = (point.level, point.priority, criteria(id, point, namespaces));
-                    requests.live.push((RequestPolicy { revision, level, priority, criteria }, Arc::clone(live)));
+                    if let Some(place) = place(live, live.generation, namespaces) {
+                        requests.live.push((place, Arc::clone(live)));
+                    }
                 }
                 (None, Some((point, why))) => {
                     requests.unserved.push((id.clone(), criteria(id, point, namespaces), why.clone()));
                 }
                 (None, None) => {}
+            }
+            // The experiments of a policy have its enforcement point.
+            for experiment in entry.experiments.iter().filter(|experiment| experiment.revision.request().is_some()) {
+                let generation = entry.live.as_ref().map_or(experiment.revision.generation, |live| live.generation);
+                requests.candidates.push(Candidate {
+                    place: place(&experiment.revision, generation, namespaces),
+                    experiment: Arc::clone(experiment),
+                    live_place: entry.live.as_ref().and_then(|live| place(live, live.generation, namespaces)),
+                    live_generation: entry.live.as_ref().map(|live| live.generation),
+                    live_etag: entry.live_etag().map(ToOwned::to_owned),
+                });
             }
         }
         requests
@@ -46,12 +86,44 @@ impl ServedRequests {
     ///
     /// # Errors
     /// Returns an error if a policy that covers the request has no generation that works.
-    pub(super) fn covering(&self, request: &Request) -> Result<Vec<&(RequestPolicy, Arc<Revision>)>, Refusal> {
+    pub(super) fn covering(&self, request: &Request) -> Result<Vec<&PlacedRevision>, Refusal> {
         match self.unserved.iter().find(|(_, criteria, _)| criteria.cover(request)) {
             Some((policy, _, why)) => Err(Refusal::Unserved { policy: policy.clone(), why: why.clone() }),
             None => Ok(self.live.iter().filter(|(policy, _)| policy.criteria.cover(request)).collect()),
         }
     }
+
+    /// Returns the candidates that a request concerns: those that cover it, and those whose live policy covers it.
+    pub(super) fn concerned(&self, request: &Request) -> impl Iterator<Item = &Candidate> {
+        self.candidates.iter().filter(move |candidate| candidate.concerns(request))
+    }
+
+    /// Returns the candidate of an experiment.
+    #[must_use]
+    pub fn candidate(&self, experiment: &Arc<Experiment>) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| Arc::ptr_eq(&candidate.experiment, experiment))
+    }
+
+    /// Returns the policies that cover a request while the candidate is in the place of its live policy.
+    #[must_use]
+    pub fn with_candidate(&self, request: &Request, candidate: &Candidate) -> Vec<PlacedRevision> {
+        let others = self.live.iter().filter(|(place, _)| place.revision.policy != *candidate.policy());
+        let candidate = candidate.place.clone().map(|place| (place, Arc::clone(&candidate.experiment.revision)));
+        others.cloned().chain(candidate).filter(|(place, _)| place.criteria.cover(request)).collect()
+    }
+}
+
+/// Returns the place of a revision in the chain, as this generation of its policy. `None` if the revision is disabled, or is that of
+/// another kind of policy.
+fn place(revision: &Revision, generation: u64, namespaces: &BTreeMap<String, Labels>) -> Option<RequestPolicy> {
+    let point = revision.request().filter(|_| revision.enabled)?;
+    let generation = generation.try_into().unwrap_or(i64::MAX);
+    Some(RequestPolicy {
+        revision: RevisionId { policy: revision.policy.clone(), generation },
+        level: point.level,
+        priority: point.priority,
+        criteria: criteria(&revision.policy, point, namespaces),
+    })
 }
 
 /// Returns the criteria of a policy. The tenant of its namespace is one of them.
