@@ -66,7 +66,7 @@ fn compare(live: &Outcome, experiment: &Outcome) -> OutcomeComparison {
 #[test]
 fn a_comparison_has_the_class_and_names_the_fields_without_values() {
     let payload = json!({"cpu": 1, "password": "hunter2"});
-    let outcome = |result: &Value| evaluate(payload.clone(), &[result.clone()]);
+    let outcome = |result: &Value| evaluate(payload.clone(), std::slice::from_ref(result));
     let (nothing, rejection) = (json!({}), json!({"rejected": true, "rejection_reason": "no"}));
     let secret = constrain("password", json!({"minLength": 20}));
     for (live, experiment, class, message) in [
