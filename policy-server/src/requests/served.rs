@@ -134,3 +134,93 @@ fn criteria(id: &PolicyId, point: &RequestPoint, namespaces: &BTreeMap<String, L
     });
     Criteria { tenant, ..point.criteria.clone() }
 }
+
+#[cfg(test)]
+mod tests {
+    use proviso_crds::PreviewSettings;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::lifecycle::tests::revision_of;
+    use crate::manifests::ExperimentId;
+    use crate::metrics::Metrics;
+    use crate::table::Point;
+
+    fn revision(policy: &PolicyId, section: &Value, enabled: bool, generation: u64) -> Arc<Revision> {
+        let request = serde_json::from_value(section.clone()).unwrap();
+        let point = Point::Request(RequestPoint::new("spec.request", policy, &request).unwrap());
+        let spec = json!({"program": {"cel": {"validations": []}}, "admission": {"rules": []}, "enabled": enabled});
+        Arc::new(Revision { policy: policy.clone(), generation, point, ..revision_of(&spec, true) })
+    }
+
+    /// Returns the generation 7 of the policy `live` with an experiment, and the policy `other` for all requests.
+    fn served(policy: &PolicyId, live: &Value, candidate: (&Value, bool), tenants: &Value) -> ServedRequests {
+        let id = ExperimentId { namespace: policy.namespace().map(ToOwned::to_owned), name: "e".to_owned() };
+        let experiment = Experiment {
+            metrics: Metrics::new().experiment(&id),
+            id,
+            revision: revision(policy, candidate.0, candidate.1, 1),
+            settings: PreviewSettings::default(),
+            counter: None,
+            failure: None,
+        };
+        let other = PolicyId::cluster("other").unwrap();
+        let entry = Entry {
+            live: Some(revision(policy, live, true, 7)),
+            experiments: [Arc::new(experiment)].into(),
+            ..Entry::default()
+        };
+        let others = Entry { live: Some(revision(&other, &json!({}), true, 1)), ..Entry::default() };
+        let namespaces = serde_json::from_value(tenants.clone()).unwrap();
+        ServedRequests::new(&HashMap::from([(policy.clone(), entry), (other, others)]), &namespaces)
+    }
+
+    /// Returns the revisions and the priorities of the chain with the candidate; `None` if the request does not concern the experiment.
+    fn chain(served: &ServedRequests, request: &Request) -> Option<Vec<String>> {
+        let candidate = served.concerned(request).next()?;
+        let chain = served.with_candidate(request, candidate);
+        let mut texts: Vec<_> =
+            chain.iter().map(|(place, _)| format!("{} at {}", place.revision, place.priority)).collect();
+        texts.sort();
+        Some(texts)
+    }
+
+    #[test]
+    fn the_candidate_takes_the_place_of_its_live_policy() {
+        let policy = PolicyId::cluster("live").unwrap();
+        let (other, candidate) =
+            ("policy cluster.other (generation 1) at 500", "policy cluster.live (generation 7) at 9");
+        let (vm, database) = (json!({"serviceTypes": ["vm"]}), json!({"serviceTypes": ["database"], "priority": 9}));
+        for (enabled, service_type, expected) in [
+            // Only the live policy covers the request.
+            (true, "vm", Some(vec![other])),
+            // Only the candidate covers it.
+            (true, "database", Some(vec![candidate, other])),
+            (true, "queue", None),
+            (false, "vm", Some(vec![other])),
+            (false, "database", None),
+        ] {
+            let served = served(&policy, &vm, (&database, enabled), &json!({}));
+            let request = Request::new(json!({"service_type": service_type}), None, None).unwrap();
+            let found = chain(&served, &request);
+            let found = found.as_ref().map(|found| found.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{enabled} {service_type}");
+            let live = served.covering(&request).unwrap().len();
+            assert_eq!(live, if service_type == "vm" { 2 } else { 1 }, "the candidate does not answer");
+        }
+    }
+
+    #[test]
+    fn a_candidate_covers_the_requests_of_its_tenant_only() {
+        let policy = PolicyId::namespaced("team-blue", "live").unwrap();
+        let tenants = json!({"team-blue": {TENANT: "blue"}});
+        let served = served(&policy, &json!({}), (&json!({"user": "ana"}), true), &tenants);
+        let concerned = |tenant: &str, user: &str| {
+            let request = Request::new(json!({}), Some(tenant.to_owned()), Some(user.to_owned())).unwrap();
+            chain(&served, &request).map(|chain| chain.len())
+        };
+        assert_eq!(concerned("blue", "ana"), Some(2));
+        assert_eq!(concerned("blue", "ben"), Some(1), "the live policy covers the request");
+        assert_eq!((concerned("green", "ana"), concerned("team-blue", "ana")), (None, None));
+    }
+}
