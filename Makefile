@@ -41,6 +41,7 @@ run: ## Build, and serve examples/quickstart on loopback
 	  '  curl -d @examples/reviews/pod-create.json http://$(LISTEN)/validate/cluster.safe-defaults' '' \
 	  '  # Allowed, and denied by the experiment: look for PolicyPreviewLog in this terminal' \
 	  '  curl -d @examples/reviews/deployment-create.json http://$(LISTEN)/validate/cluster.required-labels' '' \
+	  'Requests to services have an example of their own: docs/how-to/request-policies.md' '' \
 	  'What is served: curl http://$(ADMIN_LISTEN)/readyz?verbose      Stop: Ctrl-C' ''
 	@exec $(TARGET)/debug/policy-server --manifests examples/quickstart --listen $(LISTEN) --admin-listen $(ADMIN_LISTEN)
 

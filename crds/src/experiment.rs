@@ -383,11 +383,13 @@ pub struct DivergenceCounts {
     pub newly_denied: u64,
     /// Requests that the live policy denies and the experiment allows.
     pub newly_allowed: u64,
-    /// Requests that both allow, but with different resulting objects.
+    /// Requests that both allow, but with different resulting objects. For a request policy: with different payloads or service
+    /// providers.
     pub mutation_differs: u64,
     /// Requests that both deny, but with different messages.
     pub message_differs: u64,
-    /// Requests with the same decision, message and object, but with another code, reason, cause, warning or audit annotation.
+    /// Requests with the same decision, message and object, but with another code, reason, cause, warning or audit annotation. For a
+    /// request policy: with other constraints.
     #[serde(default)]
     pub details_differ: u64,
     /// Requests on which the evaluation of the experiment failed. Those that it would deny for that, and the live policy allows, are
@@ -413,20 +415,22 @@ pub struct DivergenceSample {
     /// The difference between the live verdict and the experiment's.
     #[schemars(schema_with = "divergence")]
     pub divergence: Divergence,
-    /// The kind of the objects, such as `Pod` or `Deployment.apps`.
+    /// The kind of the objects, such as `Pod` or `Deployment.apps`. For requests to services: the service type.
     pub kind: String,
-    /// The namespace of the requests. Absent for requests without a namespace.
+    /// The namespace of the requests. For requests to services: the tenant. Absent for requests without a namespace or tenant.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// The name of the user who sent the requests.
     pub user: String,
     /// The number of requests in the group.
     pub count: u64,
-    /// The name of the object of the last request. Absent if that object had no name.
+    /// The name of the object of the last request; for a request to a service, `metadata.name` of the payload. Absent if there is no
+    /// name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// The denial message for the last request: the message of the live policy if only the live policy denies, else the
-    /// message of the experiment. If only details of the verdicts differ, their names. At most 256 characters.
+    /// message of the experiment. If only details of the verdicts differ, their names. For a request to a service: both statuses, both
+    /// service providers and the names of the fields, as far as they differ, and the message. At most 256 characters.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The time of the first request.

@@ -9,6 +9,7 @@ mod admission;
 pub mod conditions;
 pub mod context;
 mod definitions;
+mod enforcement_point;
 mod experiment;
 #[cfg(feature = "fixtures")]
 pub mod fixtures;
@@ -32,6 +33,7 @@ mod verification;
 pub use admission::{Admission, AdmissionCoverage, FailurePolicy, MatchPolicy, Mode};
 pub use conditions::{ConditionState, ConditionType, Conditions};
 pub use definitions::{chart, definitions, kustomization};
+pub use enforcement_point::{EnforcementPoint, PointMismatch};
 pub use experiment::{
     ClusterPolicyExperiment, ClusterPolicyExperimentSpec, CommitIntent, CommittedExperiment, DEFAULT_TTL,
     DivergenceCounts, DivergenceSample, ExperimentSpec, ExperimentStatus, PolicyExperiment, PolicyRef, PreviewLogging,

@@ -101,6 +101,8 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
     let images = Images::new(Arc::clone(&fetcher));
     let preparer_over = preparer_over(&config, container, budgets, fetcher)?;
     let table = Arc::<SharedTable>::default();
+    let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
+        .context("the preview worker cannot be started")?;
     let policies = config.source.to_string();
     #[cfg(feature = "cluster")]
     let mut election = None;
@@ -112,7 +114,7 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
             let preparer = preparer_over(HostContext::folder(Arc::clone(&objects), images));
             let source = FolderSource::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
             let (handle, task) = source.follow(path);
-            let requests = requests::router(Arc::clone(&table));
+            let requests = requests::router(Arc::clone(&table), previews.clone());
             let access = Access::new(config.listen.ip(), config.api_token_file)?;
             api = access.map(|access| Api::new(handle, requests, access));
             Box::pin(task)
@@ -128,7 +130,7 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
             let _ = leads.set(Box::new(move || leadership.is_leader()));
             election = Some(joined);
             let callers = CallerReviews::new(cluster::client().await?, &policy_server, Arc::clone(&metrics));
-            api = Some(Api::of_requests(requests::reviewed_router(Arc::clone(&table), callers)));
+            api = Some(Api::of_requests(requests::reviewed_router(Arc::clone(&table), previews.clone(), callers)));
             task
         }
         #[cfg(not(feature = "cluster"))]
@@ -138,8 +140,6 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
         ),
     };
 
-    let (previews, preview_worker) = PreviewQueue::start(config.preview_queue, places, config.preview_priority)
-        .context("the preview worker cannot be started")?;
     let limits = Limits::within(config.request_memory.unwrap_or_else(|| default_request_memory(container.memory)));
     let server = Arc::new(Server { limits, callers, table, metrics, previews, phase: phase.clone() });
     listeners.log(&policies, scheme)?;

@@ -105,7 +105,7 @@ impl Slot {
     fn unserved_requests(&self) -> Option<UnservedRequests> {
         let (desired, failure) = (self.desired.as_ref().ok()?, self.failure()?);
         let request = desired.spec.request.as_ref().filter(|_| desired.spec.enabled)?;
-        let point = RequestPoint::new(&desired.policy, request).ok()?;
+        let point = RequestPoint::new(&format!("{}.request", desired.scope.0), &desired.policy, request).ok()?;
         Some(UnservedRequests { point: Some(point), live: None, why: failure.to_string() })
     }
 
@@ -291,7 +291,12 @@ impl<K: Ord + Clone + fmt::Display + Send + 'static> Lifecycle<K> {
         slot.preparing.take_if(|preparing| *preparing == ticket)?;
         let desired = slot.desired.as_ref().ok()?;
         let result = result.and_then(|Prepared { program, modules }| {
-            let id = RevisionId { policy: &desired.policy, uid: &desired.uid, generation: desired.generation };
+            let id = RevisionId {
+                policy: &desired.policy,
+                uid: &desired.uid,
+                generation: desired.generation,
+                scope: desired.scope,
+            };
             let revision = self.preparations.preparer().revision(id, &desired.spec, program, &self.metrics)?;
             Ok(Loaded { revision: Arc::new(revision), modules })
         });

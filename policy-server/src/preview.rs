@@ -10,6 +10,8 @@ mod evaluation;
 mod hypothetical;
 mod line;
 mod queue;
+mod request_line;
+mod requests;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use proviso_core::matching::Labels;
 use proviso_core::sampling::is_sampled;
-use proviso_core::{Divergence, Mode, Review, Verdict};
+use proviso_core::{Divergence, Mode, PolicyId, Review, Verdict};
 use proviso_crds::PreviewLogging;
 use proviso_shares::{Limits, Shares};
 use serde::Serialize;
@@ -31,15 +33,18 @@ use tokio::time::MissedTickBehavior;
 use crate::budgets::Overloaded;
 use crate::config::PreviewPriority;
 use crate::decide::Decision;
+use crate::requests::Candidate;
 use crate::table::{Experiment, Revision};
 use comparison::Comparison;
+use counter::Subject;
 use drops::DropLog;
 use evaluation::Evaluation;
 use line::{Line, to_text};
-use queue::{Queued, Room, account};
+use queue::{Queued, Room, Work, account};
 
 pub use counter::{DivergenceCounter, Observation, Versions, now};
 pub use evaluation::Concern;
+pub use requests::RequestJob;
 
 /// The maximum number of concurrent evaluations of experiments: two of one policy.
 const CONCURRENCY: u32 = 8;
@@ -170,11 +175,32 @@ impl PreviewQueue {
                 evaluations.extend(Evaluation::begin(experiment, concern, live_etag, &self.drops));
             }
         }
+        let size = job.review.size();
+        // All experiments are of one policy.
+        self.enqueue(&Work::Review(Arc::new(job)), evaluations, size);
+    }
+
+    /// Queues a request to a service for these candidates, whose samples have the request. Never waits.
+    pub fn offer_request<'a>(&self, job: RequestJob, candidates: impl IntoIterator<Item = &'a Candidate>) {
+        let mut by_policy: BTreeMap<&PolicyId, Vec<Evaluation>> = BTreeMap::new();
+        for candidate in candidates {
+            let Candidate { experiment, live_etag, .. } = candidate;
+            let begun = Evaluation::begin(Arc::clone(experiment), Concern::Always, live_etag.as_deref(), &self.drops);
+            by_policy.entry(&experiment.revision.policy).or_default().extend(begun);
+        }
+        let size = job.size();
+        let work = Work::Request(Arc::new(job));
+        for evaluations in by_policy.into_values() {
+            self.enqueue(&work, evaluations, size);
+        }
+    }
+
+    /// Queues the evaluations of a request for the experiments of one policy. If its share of the queue is full, the evaluations are
+    /// dropped here, and count as dropped. `size` is the memory of the request, in bytes.
+    fn enqueue(&self, work: &Work, evaluations: Vec<Evaluation>, size: usize) {
         let Some(first) = evaluations.first() else { return };
-        // The policy of the experiments is the same for all of them. If its share of the queue is full, the evaluations are dropped
-        // here, and count as dropped.
-        if let Some(place) = self.room.take(&first.experiment.revision.policy, job.review.size()) {
-            let _ = self.jobs.send(Queued { job, evaluations, place });
+        if let Some(place) = self.room.take(&first.experiment.revision.policy, size) {
+            let _ = self.jobs.send(Queued { work: work.clone(), evaluations, place });
         }
     }
 
@@ -223,16 +249,19 @@ async fn run_worker(mut receiver: mpsc::UnboundedReceiver<Queued>, concurrency: 
     while previews.join_next().await.is_some() {}
 }
 
-/// Begins the evaluations of a job. Each waits until its policy and namespace have fewer evaluations than their shares.
-fn begin(Queued { job, evaluations, place }: Queued, workers: &Shares, previews: &mut JoinSet<()>) {
-    let (job, place) = (Arc::new(job), Arc::new(place));
+/// Begins the evaluations of a request. Each waits until its policy and namespace have fewer evaluations than their shares.
+fn begin(Queued { work, evaluations, place }: Queued, workers: &Shares, previews: &mut JoinSet<()>) {
+    let place = Arc::new(place);
     for evaluation in evaluations {
-        let (job, place) = (Arc::clone(&job), Arc::clone(&place));
+        let (work, place) = (work.clone(), Arc::clone(&place));
         let worker = account(workers, &evaluation.experiment.revision.policy);
         previews.spawn(async move {
             let _worker = worker.take(1).await;
             drop(place);
-            preview(&job, evaluation).await;
+            match work {
+                Work::Review(job) => preview(&job, evaluation).await,
+                Work::Request(job) => requests::preview(&job, evaluation).await,
+            }
         });
     }
 }
@@ -257,7 +286,7 @@ async fn preview(job: &Job, mut evaluation: Evaluation) {
     evaluation.finish(&Observation {
         divergence: comparison.divergence,
         has_failed: comparison.failure.is_some(),
-        review: &job.review,
+        subject: &Subject::from(&job.review),
         arrived_at: job.arrived_at,
         message: comparison.message(&job.review).as_deref(),
     });

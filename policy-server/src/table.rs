@@ -10,7 +10,7 @@ use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::matching::Labels;
 use proviso_core::request::{Criteria, Level};
 use proviso_core::{Enforcement, Failure, Match, PolicyId};
-use proviso_crds::{AdmissionCoverage, PreviewSettings, ServiceRequests};
+use proviso_crds::{AdmissionCoverage, EnforcementPoint, PointMismatch, PreviewSettings, ServiceRequests};
 use proviso_engines::Program;
 use proviso_programs::Conditions;
 use tokio::sync::watch;
@@ -61,8 +61,8 @@ impl SharedTable {
 #[derive(Debug, Default)]
 pub struct Table {
     pub policies: HashMap<PolicyId, Entry>,
-    /// The request policies among them.
-    pub requests: ServedRequests,
+    /// The request policies among them. The previews of a request keep them after the table is replaced.
+    pub requests: Arc<ServedRequests>,
     pub namespaces: Arc<BTreeMap<String, Labels>>,
     pub origin: Origin,
     /// The problems that concern no single policy, one line each.
@@ -125,6 +125,9 @@ pub enum IdleReason {
     TooMany(PolicyId),
     #[error("spec.policyRef.name: there is no policy {0}")]
     PolicyNotFound(PolicyId),
+    /// The experiment decides about other requests than the policy, such as requests to services.
+    #[error("spec.policy: {0}")]
+    OtherPoint(PointMismatch),
 }
 
 /// The loaded revisions of one policy.
@@ -228,13 +231,13 @@ pub struct Experiment {
 }
 
 impl RequestPoint {
-    /// Returns the enforcement point of a request policy.
+    /// Returns the enforcement point of a request policy. `at` is the path of the section `request`, for errors.
     ///
     /// # Errors
     /// Returns an error if the level is not possible for the policy, or if the selector is not valid.
-    pub fn new(policy: &PolicyId, request: &ServiceRequests) -> Result<Self, PrepareError> {
+    pub fn new(at: &str, policy: &PolicyId, request: &ServiceRequests) -> Result<Self, PrepareError> {
         Ok(Self {
-            level: request.level("spec.request", policy.namespace()).map_err(PrepareError::Field)?,
+            level: request.level(at, policy.namespace()).map_err(PrepareError::Field)?,
             priority: request.priority,
             criteria: request.criteria(None).map_err(PrepareError::RequestSelector)?,
         })
@@ -257,6 +260,14 @@ impl Revision {
         match &self.point {
             Point::Request(point) => Some(point),
             Point::Admission(_) => None,
+        }
+    }
+
+    #[must_use]
+    pub fn enforcement_point(&self) -> EnforcementPoint {
+        match &self.point {
+            Point::Admission(_) => EnforcementPoint::Admission,
+            Point::Request(_) => EnforcementPoint::Request,
         }
     }
 

@@ -361,6 +361,37 @@ fn a_request_to_a_service_has_a_trail_and_an_explanation() -> Result<()> {
         "another tenant has no such limit: {other:?}"
     );
     let output = proviso(&["evaluate", "-f", "requests/requests/vm.json", "--policies", "quickstart"])?;
-    ensure!(output.code == Some(2) && output.err.contains("has no policy with `spec.request`"), "{output:?}");
+    ensure!(output.code == Some(2) && output.err.contains("there is no policy with `spec.request` in "), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn a_suite_tests_a_chain_of_request_policies() -> Result<()> {
+    let output = proviso(&["test", "requests"])?;
+    ensure!(output.code == Some(0) && output.out.contains("5 passed"), "{output:?}");
+    let folder = tempfile::tempdir()?;
+    let path = folder.path();
+    let policies = serde_json::to_string(&format!("{}/requests/policies", examples().display()))?;
+    for (case, code, words) in [
+        (r#"{"payload": {}, "expect": {"status": "APPROVED"}}"#, 1, "status: expected APPROVED, found MODIFIED"),
+        (r#"{"expect": {"status": "APPROVED"}}"#, 2, "set `request` or `payload`"),
+        (
+            r#"{"payload": {}, "request": {}, "expect": {"status": "APPROVED"}}"#,
+            2,
+            "request: cannot be combined with payload",
+        ),
+        (r#"{"payload": {}, "expect": {"status": "ALLOWED"}}"#, 2, "tests[0].cases[0].expect.status"),
+        (r#"{"payload": {}, "expect": {"status": "MODIFIED", "allowed": true}}"#, 2, "unknown field `allowed`"),
+    ] {
+        let mut case: Value = serde_json::from_str(case)?;
+        case["name"] = "a".into();
+        let suite = format!(
+            r#"{{"apiVersion": "test.proviso.dev/v1alpha1", "kind": "Suite", "tests": [{{"name": "t", "policies": {policies}, "cases": [{case}]}}]}}"#
+        );
+        write(path, "suite.json", &suite)?;
+        let output = proviso_in(path, &["test", "."], "")?;
+        let text = format!("{}{}", output.out, output.err);
+        ensure!(output.code == Some(code) && text.contains(words), "{case} {output:?}");
+    }
     Ok(())
 }

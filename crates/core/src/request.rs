@@ -6,6 +6,7 @@
 
 mod cache;
 mod chain;
+mod comparison;
 mod constraints;
 mod divergence;
 mod explanation;
@@ -25,6 +26,7 @@ mod writers;
 
 pub use cache::ConstraintCache;
 pub use chain::{Chain, Progress};
+pub use comparison::{FieldList, OutcomeComparison, OutcomeSummary};
 pub use divergence::{ConstraintDivergence, Pair, RequestDivergence};
 pub use explanation::{Explanation, Hold, Relation};
 pub use fragment::FragmentError;

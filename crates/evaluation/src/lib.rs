@@ -18,6 +18,7 @@ mod policy_file;
 pub mod policy_spec;
 mod requests;
 pub mod review;
+mod service_request;
 pub mod suite;
 
 pub use error::PrepareError;
@@ -25,3 +26,4 @@ pub use evaluator::Evaluator;
 pub use plural::plural;
 pub use policy_file::{Answer, PatchError, PolicyFile, PreparedPolicy, namespaces};
 pub use requests::{RequestPolicies, RequestPoliciesError};
+pub use service_request::ServiceRequest;

@@ -39,8 +39,10 @@ pub enum RequestPoliciesError {
     Document(#[from] DocumentError),
     #[error("{policy}: {error}")]
     Prepare { policy: PolicyId, error: PrepareError },
-    #[error("{} has no policy with `spec.request`", .0.display())]
-    None(PathBuf),
+    #[error("there is no policy with `spec.request` in {0}")]
+    None(String),
+    #[error("{0}: is there twice: remove one of the documents")]
+    Twice(PolicyId),
 }
 
 impl RequestPolicies {
@@ -51,7 +53,18 @@ impl RequestPolicies {
     /// Returns an error if a file cannot be read, a policy is not valid or does not compile, two policies have the same name or priority
     /// in one scope, or there is no request policy.
     pub async fn read(path: &Path, evaluator: &Evaluator) -> Result<Self, RequestPoliciesError> {
-        let documents = read_all(path)?;
+        Self::read_all(std::slice::from_ref(&path.to_owned()), evaluator).await
+    }
+
+    /// Reads and compiles the enabled request policies of several files and folders: see [`Self::read`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`]. Also returns an error if a policy is in two of the files.
+    pub async fn read_all(paths: &[PathBuf], evaluator: &Evaluator) -> Result<Self, RequestPoliciesError> {
+        let mut documents = Vec::new();
+        for path in paths {
+            documents.extend(documents_of(path)?);
+        }
         let objects: Vec<_> = documents.iter().map(|document| document.value.clone()).collect();
         let namespaces = namespaces(&objects);
         check_uniqueness(&documents, &namespaces)?;
@@ -61,13 +74,17 @@ impl RequestPolicies {
             let Some(policy) = place(document, &file, &namespaces)? else { continue };
             let limit = timeout(&file.spec);
             let (id, revision) = (policy.revision.policy.clone(), policy.revision.clone());
+            if read.programs.contains_key(&revision) {
+                return Err(RequestPoliciesError::Twice(id));
+            }
             let prepared = file.prepare(evaluator, &[]).await;
             let prepared = prepared.map_err(|error| RequestPoliciesError::Prepare { policy: id, error })?;
             read.programs.insert(revision, (prepared.into_program(), limit));
             read.policies.push(policy);
         }
         if read.policies.is_empty() {
-            return Err(RequestPoliciesError::None(path.to_owned()));
+            let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+            return Err(RequestPoliciesError::None(paths.join(", ")));
         }
         Ok(read)
     }
@@ -145,7 +162,7 @@ fn tenant(namespace: Option<&str>, namespaces: &BTreeMap<String, Labels>) -> Opt
     })
 }
 
-fn read_all(path: &Path) -> Result<Vec<Document>, RequestPoliciesError> {
+fn documents_of(path: &Path) -> Result<Vec<Document>, RequestPoliciesError> {
     if !path.is_dir() {
         return Ok(documents::read(path)?);
     }

@@ -6,10 +6,12 @@
 mod definition;
 mod discover;
 mod expect;
+mod expect_outcome;
 mod filter;
 mod gatekeeper;
 mod own;
 mod report;
+mod requests;
 mod run;
 mod source;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use proviso_core::Failure;
+use proviso_crds::PointMismatch;
 use serde_json::{Value, json};
 
 /// The domain of the error reasons (AIP-193, `ErrorInfo.domain`).
@@ -105,6 +106,18 @@ impl Error {
         let text = violations.iter().map(|FieldViolation { field, description }| format!("{field}: {description}"));
         let message = text.collect::<Vec<_>>().join("; ");
         Self { violations, ..Self::new(Code::InvalidArgument, "INVALID_FIELD", message) }
+    }
+
+    /// Returns the error for a new version of an experiment with another enforcement point than its policy.
+    #[must_use]
+    pub fn point_mismatch(mismatch: &PointMismatch) -> Self {
+        Self::invalid("policy.spec", mismatch.to_string())
+    }
+
+    /// Returns the error for the commit of an experiment with another enforcement point than its policy.
+    #[must_use]
+    pub fn uncommittable_point(name: &str, mismatch: &PointMismatch) -> Self {
+        Self::new(Code::FailedPrecondition, "ENFORCEMENT_POINT", format!("{name}: policy.spec: {mismatch}"))
     }
 
     /// Returns the error for a resource name that does not exist.

@@ -1,11 +1,12 @@
-//! Checks only for experiments: their maximum number, and no change during a commit.
+//! Checks only for experiments: their maximum number, the enforcement point of their policy, and no change during a commit.
 
 use kube::core::admission::Operation;
 use kube::{Client, ResourceExt};
 use proviso_core::PolicyId;
 use proviso_core::experiment::MAX_EXPERIMENTS;
-use proviso_crds::{ClusterPolicyExperiment, PolicyExperiment, PolicyRef};
+use proviso_crds::{ClusterPolicyExperiment, EnforcementPoint, PolicyExperiment, PolicyRef};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::program_check::Subject;
@@ -13,7 +14,7 @@ use super::review::{Object, Refusal, ReviewedRequest, read};
 use super::tenants::ServerTenants;
 use super::{API_SERVER_TIMEOUT, Admission};
 use crate::cascade;
-use crate::kinds::{ExperimentObject, Kind as _};
+use crate::kinds::{ExperimentObject, Kind as _, PolicyObject as _};
 
 /// The parts of the spec of an experiment that the operator reads itself.
 #[derive(Deserialize)]
@@ -22,6 +23,24 @@ struct ExperimentParts<'a> {
     policy_ref: PolicyRef,
     #[serde(borrow)]
     policy: &'a RawValue,
+}
+
+/// The sections of a spec that say which requests the policy decides about.
+#[derive(Deserialize)]
+struct Sections {
+    admission: Option<IgnoredAny>,
+    request: Option<IgnoredAny>,
+}
+
+impl Sections {
+    /// Returns the enforcement point; `None` if the spec has both sections or none.
+    fn point(&self) -> Option<EnforcementPoint> {
+        match (&self.admission, &self.request) {
+            (Some(_), None) => Some(EnforcementPoint::Admission),
+            (None, Some(_)) => Some(EnforcementPoint::Request),
+            _ => None,
+        }
+    }
 }
 
 /// The part of the status of an experiment that the operator reads.
@@ -51,14 +70,15 @@ impl Admission {
         let tenants = self.server_tenants(namespace, "spec.policy", parts.policy).await?;
         let name = object.metadata.name.as_str();
         let checking = self.checks.run(Subject::Experiment, namespace, name, (tenants.as_ref(), object.spec()));
+        let comparing = self.point_refusal(namespace, &parts);
         let counting = async {
             let is_new = request.operation == Operation::Create;
             if is_new { self.limit_refusal(namespace, &parts.policy_ref.name).await } else { None }
         };
-        // Both at once, because the API server waits for 10 s only.
-        let (checked, limit) = tokio::join!(checking, counting);
+        // All at once, because the API server waits for 10 s only.
+        let (checked, limit, mismatch) = tokio::join!(checking, counting, comparing);
         checked?;
-        if let Some(reason) = limit {
+        if let Some(reason) = limit.or(mismatch) {
             return Err(reason.into());
         }
         let id = |name: &str| PolicyId::new(namespace, name).map_err(|error| error.to_string());
@@ -66,6 +86,22 @@ impl Admission {
         // conditions.
         let ids = (&id(&parts.policy_ref.name)?, &id(name)?);
         self.webhook_refusal(ids, "spec.policy", parts.policy, ServerTenants::system(tenants.as_ref())).await
+    }
+
+    /// Returns the reason why an experiment with another enforcement point cannot belong to its policy. If the policy cannot be read now,
+    /// or changes its enforcement point later, the controller does not accept the experiment.
+    async fn point_refusal(&self, namespace: Option<&str>, parts: &ExperimentParts<'_>) -> Option<String> {
+        let policy = parts.policy_ref.name.as_str();
+        let reading = async {
+            match namespace {
+                Some(namespace) => point_of::<PolicyExperiment>(&self.client, namespace, policy).await,
+                None => point_of::<ClusterPolicyExperiment>(&self.client, "", policy).await,
+            }
+        };
+        let live = tokio::time::timeout(API_SERVER_TIMEOUT, reading).await.ok()?.ok()??;
+        let id = PolicyId::new(namespace, policy).ok()?;
+        let mismatch = read::<Sections>(parts.policy).ok()?.point()?.check_experiment_of(&id, live).err()?;
+        Some(format!("spec.policy: {mismatch}"))
     }
 
     /// Returns the reason why the policy can have no more experiments. If two are created at the same time, the
@@ -115,6 +151,16 @@ async fn experiment_names<K: ExperimentObject>(
 ) -> kube::Result<Vec<String>> {
     let all = cascade::list::<K>(client, namespace, policy).await?;
     Ok(all.iter().filter(|it| it.meta().deletion_timestamp.is_none()).map(ResourceExt::name_any).collect())
+}
+
+/// Returns the enforcement point of a policy; `None` if the policy does not exist, or has none.
+async fn point_of<K: ExperimentObject>(
+    client: &Client,
+    namespace: &str,
+    policy: &str,
+) -> kube::Result<Option<EnforcementPoint>> {
+    let found = K::Policy::all(client, namespace).get_opt(policy).await?;
+    Ok(found.and_then(|policy| policy.0.ok()?.spec().enforcement_point()))
 }
 
 async fn policy_exists<K: ExperimentObject>(client: &Client, namespace: &str, policy: &str) -> kube::Result<bool> {

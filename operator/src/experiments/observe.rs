@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Resource as _, ResourceExt as _};
 use proviso_core::experiment::preview::StopReason;
 use proviso_core::experiment::rollout::{Candidate, CandidateSession, Commit, Observed, Policy, Session, Timer};
-use proviso_core::{Failure, rollout};
+use proviso_core::{Failure, Reason, rollout};
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::PREVIEW_START;
 use proviso_crds::{
@@ -80,7 +80,15 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         let active = siblings.iter().filter(|it| it.meta().deletion_timestamp.is_none());
         self.older = active.filter(|it| (it.creation_timestamp(), it.uid()) < own).count();
         let server = self.policy.as_deref().and_then(|policy| self.observe_policy(policy)).map(|policy| policy.server);
-        self.refusal = server.and_then(|server| self.find_refusal(experiment, &server, context));
+        let refused = || server.and_then(|server| self.find_refusal(experiment, &server, context));
+        self.refusal = self.other_point(experiment).or_else(refused);
+    }
+
+    /// Returns the failure of an experiment with another enforcement point than its policy.
+    fn other_point(&self, experiment: &K) -> Option<Failure> {
+        let policy = self.policy.as_deref()?.0.as_ref().ok()?;
+        let mismatch = experiment.spec().policy.check_experiment_of(&kinds::id(policy).ok()?, policy.spec()).err()?;
+        Some(Failure::new(Reason::INVALID, format!("spec.policy: {mismatch}")))
     }
 
     /// Returns the reason why a policy server may not preview the experiment. The limits of the namespace matter only while the
@@ -143,9 +151,13 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         Some(Policy { uid: policy.uid()?, server: server.clone() })
     }
 
-    /// Returns whether the webhook of the live revision covers every request that the experiment decides about.
+    /// Returns whether the webhook of the live revision covers every request that the experiment decides about. Requests to services come
+    /// to no webhook.
     fn shares_webhook(&self, experiment: &K) -> bool {
         let spec = &experiment.spec().policy;
+        if spec.admission.is_none() {
+            return true;
+        }
         let coverage = |admission: &Option<Admission>| admission.as_ref().map(Admission::coverage);
         !spec.enabled || self.live.as_ref().is_some_and(|live| coverage(&live.admission) == coverage(&spec.admission))
     }

@@ -2,6 +2,7 @@
 
 mod commits;
 mod metadata;
+mod requests;
 
 use std::time::Duration;
 

@@ -121,7 +121,7 @@ impl Follower {
                 continue;
             };
             let request = covering.spec().and_then(|spec| spec.request.as_ref());
-            let point = request.and_then(|request| RequestPoint::new(policy, request).ok());
+            let point = request.and_then(|request| RequestPoint::new("spec.data.request", policy, request).ok());
             let live = found.is_live.then_some(found.covering);
             let why = match live {
                 Some(_) => cause.cause(*slot),

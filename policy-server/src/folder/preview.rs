@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::experiment::preview::{Expiry, Obstacle, StopReason};
-use proviso_core::{Failure, PolicyId};
+use proviso_core::{Failure, PolicyId, Reason};
 use proviso_crds::{PreviewMetadata, PreviewReport, PreviewState, StopCause, reasons};
 
 use super::FolderSource;
@@ -257,8 +257,8 @@ impl ExperimentPreview {
 }
 
 impl FolderSource {
-    /// Returns the experiments that may not be previewed, with the reason: their policy does not exist, or has too many older
-    /// experiments.
+    /// Returns the experiments that may not be previewed, with the reason: their policy does not exist, has too many older
+    /// experiments, or decides about other requests.
     pub(super) fn obstacles(&self) -> BTreeMap<ObjectId, IdleReason> {
         let experiments = self.objects.iter().filter_map(|(id, object)| {
             let policy = object.policy().filter(|_| matches!(id, ObjectId::Experiment(_)))?;
@@ -270,13 +270,18 @@ impl FolderSource {
         }
         let mut obstacles = BTreeMap::new();
         for (policy, mut experiments) in by_policy {
-            let has_policy = self.objects.contains_key(&ObjectId::Policy(policy.clone()));
+            let policy_object = ObjectId::Policy(policy.clone());
+            let (has_policy, live) = (self.objects.contains_key(&policy_object), self.observed(&policy_object));
             experiments.sort();
             for (older, (_, id)) in experiments.into_iter().enumerate() {
                 if !has_policy {
                     obstacles.insert(id.clone(), IdleReason::PolicyNotFound(policy.clone()));
                 } else if older >= MAX_EXPERIMENTS {
                     obstacles.insert(id.clone(), IdleReason::TooMany(policy.clone()));
+                } else if let Some((live, candidate)) = live.as_ref().zip(self.observed(id))
+                    && let Err(mismatch) = candidate.spec.check_experiment_of(policy, live.spec)
+                {
+                    obstacles.insert(id.clone(), IdleReason::OtherPoint(mismatch));
                 }
             }
         }
@@ -341,8 +346,11 @@ fn stop_cause(failure: &Failure) -> StopCause {
 
 /// Returns the failure of a start that meets this obstacle.
 fn obstacle_to_failure(obstacle: &IdleReason) -> Failure {
-    let is_excess = matches!(obstacle, IdleReason::TooMany(_));
-    let reason = if is_excess { reasons::TOO_MANY } else { reasons::POLICY_NOT_FOUND };
+    let reason = match obstacle {
+        IdleReason::TooMany(_) => reasons::TOO_MANY,
+        IdleReason::OtherPoint(_) => Reason::INVALID,
+        _ => reasons::POLICY_NOT_FOUND,
+    };
     Failure::new(reason, obstacle.to_string())
 }
 

@@ -265,9 +265,15 @@ impl FolderSource {
         name: &ExperimentName,
         change: Change,
     ) -> Result<StoredExperiment> {
-        self.stored_policy(&name.policy)?;
+        self.check_point(name, &change.spec)?;
         self.create(folder, &experiment_object(name), &name.to_string(), &experiment_content(name, change))?;
         self.stored_experiment(name)
+    }
+
+    /// Checks that an experiment with this spec has the enforcement point of its policy.
+    fn check_point(&self, name: &ExperimentName, spec: &PolicySpec) -> Result<()> {
+        let policy = self.stored_policy(&name.policy)?;
+        spec.check_experiment_of(&name.policy, &policy.spec).map_err(|error| Error::point_mismatch(&error))
     }
 
     pub(crate) fn update_experiment(
@@ -281,6 +287,7 @@ impl FolderSource {
         if before.revision != revision {
             return Err(Error::concurrent_change(&name.to_string()));
         }
+        self.check_point(name, &change.spec)?;
         let annotations = merge_annotations(before.annotations, change.annotations.clone());
         let content = experiment_content(name, Change { annotations, ..change });
         self.rewrite(folder, &experiment_object(name), &content)?;
@@ -338,6 +345,8 @@ impl FolderSource {
         check_etag(Some(&committing.etag), &experiment.meta, &name.to_string())?;
         let policy = self.stored_policy(&name.policy)?;
         check_etag(committing.parent_etag.as_deref(), &policy.meta, &format!("policies/{}", name.policy))?;
+        (experiment.spec.check_experiment_of(&name.policy, &policy.spec))
+            .map_err(|error| Error::uncommittable_point(&name.to_string(), &error))?;
         let observed = self.observed(&experiment_object(name));
         let is_prepared = observed.is_some_and(|it| it.is_accepted && self.live(it.object).is_some());
         if !is_prepared {

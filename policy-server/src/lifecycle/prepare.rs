@@ -40,6 +40,8 @@ pub struct RevisionId<'a> {
     /// The uid of the policy or the experiment, which distinguishes it from a removed object of the same name.
     pub uid: &'a str,
     pub generation: u64,
+    /// The field of the object that holds the spec, for errors.
+    pub scope: Scope,
 }
 
 /// The prepared program of a spec.
@@ -118,7 +120,7 @@ impl Preparer {
             policy: id.policy.clone(),
             generation: id.generation,
             etag: experiment::etag(id.uid, id.generation),
-            point: self.point(id.policy, spec)?,
+            point: self.point(id.scope, id.policy, spec)?,
             enabled: spec.enabled,
             timeout: self.timeout(id.policy, spec),
             accounts: self.budgets.accounts(id.policy),
@@ -128,11 +130,11 @@ impl Preparer {
     }
 
     /// Returns the enforcement point of a policy.
-    fn point(&self, policy: &PolicyId, spec: &PolicySpec) -> Result<Point, PrepareError> {
+    fn point(&self, Scope(at): Scope, policy: &PolicyId, spec: &PolicySpec) -> Result<Point, PrepareError> {
         // The reader of the spec has refused specs with both sections, or with none.
         match (&spec.admission, &spec.request) {
             (Some(admission), _) => Ok(Point::Admission(self.admission_point(policy, admission)?)),
-            (None, Some(request)) => RequestPoint::new(policy, request).map(Point::Request),
+            (None, Some(request)) => RequestPoint::new(&format!("{at}.request"), policy, request).map(Point::Request),
             (None, None) => Err(PrepareError::NoPoint),
         }
     }
@@ -181,10 +183,6 @@ impl Preparer {
     /// Returns an error if one of the steps fails.
     pub async fn prepare(&self, desired: &Desired, permit: Permit) -> Result<Prepared, PrepareError> {
         let Desired { policy, spec, scope: Scope(at), modules, was_prepared, .. } = desired;
-        // No experiment is previewed on requests to services.
-        if spec.request.is_some() && desired.experiment.is_some() {
-            return Err(PrepareError::Unsupported(format!("{at}.request")));
-        }
         if self.host_context.is_folder() {
             check_conditions(at, spec.admission.as_ref())?;
         }

@@ -13,7 +13,7 @@ use crate::manifests::ExperimentId;
 use crate::metrics::Metrics;
 use crate::preview::{self, Versions};
 use crate::requests::ServedRequests;
-use crate::table::{Entry, Experiment, IdleReason, Origin, SharedTable, Table, UnservedRequests};
+use crate::table::{Entry, Experiment, IdleReason, Origin, Revision, SharedTable, Table, UnservedRequests};
 
 /// A revision as its source presents it.
 #[derive(Debug)]
@@ -105,13 +105,16 @@ impl Publication<'_> {
         }
         let mut idle_experiments = self.idle_experiments;
         for (policy, mut previews) in experiments {
+            if let Some(live) = policies.get(&policy).and_then(|entry| entry.live.as_ref()) {
+                idle_experiments.extend(remove_mismatches(&mut previews, live));
+            }
             let excess = previews.split_off(previews.len().min(MAX_EXPERIMENTS));
             let reason = IdleReason::TooMany(policy.clone());
             idle_experiments.extend(excess.iter().map(|experiment| (experiment.id.clone(), reason.clone())));
             policies.entry(policy).or_default().experiments = previews.into();
         }
         let table = Table {
-            requests: ServedRequests::new(&policies, &self.namespaces),
+            requests: Arc::new(ServedRequests::new(&policies, &self.namespaces)),
             policies,
             namespaces: self.namespaces,
             origin: self.origin,
@@ -123,6 +126,20 @@ impl Publication<'_> {
         };
         Snapshot { table, failing: self.failing, modules: self.modules }
     }
+}
+
+/// Removes the experiments whose enforcement point is not that of the live revision. Returns them, with the reason.
+fn remove_mismatches(previews: &mut Vec<Arc<Experiment>>, live: &Revision) -> Vec<(ExperimentId, IdleReason)> {
+    let check = |experiment: &Experiment| {
+        experiment.revision.enforcement_point().check_experiment_of(&live.policy, live.enforcement_point())
+    };
+    let mismatches = previews.iter().filter_map(|experiment| {
+        let mismatch = check(experiment).err()?;
+        Some((experiment.id.clone(), IdleReason::OtherPoint(mismatch)))
+    });
+    let mismatches = mismatches.collect();
+    previews.retain(|experiment| check(experiment).is_ok());
+    mismatches
 }
 
 /// The writer of the table and the gauges.

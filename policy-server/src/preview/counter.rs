@@ -23,11 +23,33 @@ pub struct Observation<'a> {
     pub divergence: Divergence,
     /// True if the evaluation of the experiment failed.
     pub has_failed: bool,
-    pub review: &'a Review,
+    pub subject: &'a Subject,
     /// The arrival time of the request.
     pub arrived_at: Timestamp,
     /// The message of the sample, if the request is one.
     pub message: Option<&'a str>,
+}
+
+/// The names of a request in a sample. They may be longer than a sample allows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subject {
+    /// The kind of the object, such as `Deployment.apps`, or the service type.
+    pub kind: String,
+    /// The namespace, or the tenant.
+    pub namespace: String,
+    pub user: String,
+    pub name: String,
+}
+
+impl From<&Review> for Subject {
+    fn from(review: &Review) -> Self {
+        let head = review.head().cloned().unwrap_or_default();
+        let kind = match head.kind.group.as_str() {
+            "" => head.kind.kind,
+            group => format!("{}.{group}", head.kind.kind),
+        };
+        Self { kind, namespace: head.namespace, user: head.user.username, name: head.name }
+    }
 }
 
 /// The counts and samples of an experiment in comparison with one live generation, and the number of its evaluations that are queued
@@ -136,20 +158,16 @@ pub fn now() -> Time {
 }
 
 fn sample(observation: &Observation<'_>) -> DivergenceSample {
-    let head = observation.review.head().cloned().unwrap_or_default();
-    let kind = match head.kind.group.as_str() {
-        "" => head.kind.kind,
-        group => format!("{}.{group}", head.kind.kind),
-    };
+    let Subject { kind, namespace, user, name } = observation.subject;
     let short = |text: &str| text.chars().take(MAX_MESSAGE).collect::<String>();
     let time = Time(observation.arrived_at);
     DivergenceSample {
         divergence: observation.divergence,
-        kind: short(&kind),
-        namespace: short(&head.namespace),
-        user: short(&head.user.username),
+        kind: short(kind),
+        namespace: short(namespace),
+        user: short(user),
         count: 1,
-        name: short(&head.name),
+        name: short(name),
         message: short(observation.message.unwrap_or_default()),
         first_seen: time.clone(),
         last_seen: time,
@@ -186,8 +204,8 @@ mod tests {
         });
         let review = Review::admission(json!({"request": request}).to_string().into()).unwrap();
         let has_failed = divergence == Divergence::ExperimentError;
-        let arrived_at = Timestamp::UNIX_EPOCH;
-        counter.observe(versions, &Observation { divergence, has_failed, review: &review, arrived_at, message });
+        let (subject, arrived_at) = (Subject::from(&review), Timestamp::UNIX_EPOCH);
+        counter.observe(versions, &Observation { divergence, has_failed, subject: &subject, arrived_at, message });
     }
 
     #[test]

@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::comparison::Comparison;
 use crate::table::{Experiment, Revision};
 
-/// The line of one previewed request.
+/// The fields that the lines of all previewed requests have.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line<'a> {
+pub(super) struct LineHead<'a> {
     /// The time of the preview in UTC (RFC 3339).
     time: String,
     policy: &'a PolicyId,
@@ -28,6 +28,14 @@ pub(super) struct Line<'a> {
     /// The share of the requests that are previewed; `None` if all are.
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_rate: Option<f64>,
+}
+
+/// The line of one previewed request to the Kubernetes API.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Line<'a> {
+    #[serde(flatten)]
+    head: LineHead<'a>,
     request: Request<'a>,
     /// True if both versions are in the mode Monitor. Then the verdicts are those of the mode Protect, and the request passed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -97,6 +105,22 @@ pub(super) struct DropLine {
     pub dropped: u64,
 }
 
+impl<'a> LineHead<'a> {
+    /// `live` is the generation and the etag of the live revision, if it is loaded and if it is known.
+    pub(super) fn new(live: (Option<u64>, Option<&'a str>), experiment: &'a Experiment) -> Self {
+        let sample_rate = experiment.settings.sample_rate;
+        Self {
+            time: jiff::Timestamp::now().to_string(),
+            policy: &experiment.revision.policy,
+            live_generation: live.0,
+            live_etag: live.1,
+            experiment: experiment.id.to_string(),
+            experiment_etag: &experiment.revision.etag,
+            sample_rate: (sample_rate < 1.0).then_some(sample_rate),
+        }
+    }
+}
+
 impl<'a> Line<'a> {
     /// Makes the line. `answered_by` is the live revision; `None` if no revision is live.
     pub(super) fn new(
@@ -107,15 +131,9 @@ impl<'a> Line<'a> {
         monitored: bool,
         duration: Duration,
     ) -> Self {
-        let sample_rate = experiment.settings.sample_rate;
+        let live = (answered_by.map(|live| live.generation), answered_by.map(|live| live.etag.as_str()));
         Self {
-            time: jiff::Timestamp::now().to_string(),
-            policy: &experiment.revision.policy,
-            live_generation: answered_by.map(|live| live.generation),
-            live_etag: answered_by.map(|live| live.etag.as_str()),
-            experiment: experiment.id.to_string(),
-            experiment_etag: &experiment.revision.etag,
-            sample_rate: (sample_rate < 1.0).then_some(sample_rate),
+            head: LineHead::new(live, experiment),
             request: Request { uid: review.uid(), identity: review.head().map(Identity::from) },
             monitored,
             live: Side::new(&comparison.live, None, review.is_confidential()),

@@ -1,18 +1,29 @@
 //! The room of the preview queue: a number of requests, and the memory of their reviews. Policies and namespaces share it.
 
+use std::sync::Arc;
+
 use proviso_core::PolicyId;
 use proviso_shares::{Account, Limits, Permit, Rank, Shares};
 
-use super::Job;
 use super::evaluation::Evaluation;
+use super::{Job, RequestJob};
 
 /// The maximum memory of queued reviews, in KiB: 64 MiB.
 const QUEUE_KIB: u64 = 64 * 1024;
 
-/// A job in the queue.
+/// A request to preview.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// A request to the Kubernetes API.
+    Review(Arc<Job>),
+    /// A request to a service.
+    Request(Arc<RequestJob>),
+}
+
+/// A request in the queue, and its evaluations for the experiments of one policy.
 #[derive(Debug)]
 pub(super) struct Queued {
-    pub job: Job,
+    pub work: Work,
     pub evaluations: Vec<Evaluation>,
     pub place: Place,
 }

@@ -19,6 +19,7 @@ use super::answer::{self, Problem};
 use super::callers::{self, CallerReviews};
 use super::identity::{IdField, Identity, Named};
 use super::{Refusal, evaluate};
+use crate::preview::PreviewQueue;
 use crate::table::{SharedTable, Table};
 
 /// The maximum size of a body, in bytes: a payload, and the names of the caller.
@@ -31,16 +32,18 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 struct Engine {
     table: Arc<SharedTable>,
     cache: Arc<ConstraintCache>,
+    previews: PreviewQueue,
     /// The reviews of callers; `None` if each caller may name each user and tenant.
     #[cfg(feature = "cluster")]
     callers: Option<CallerReviews>,
 }
 
 /// Returns the routes. The server that mounts them authenticates callers, who may name each user and tenant.
-pub fn router(table: Arc<SharedTable>) -> Router {
+pub fn router(table: Arc<SharedTable>, previews: PreviewQueue) -> Router {
     routes(Engine {
         table,
         cache: Arc::default(),
+        previews,
         #[cfg(feature = "cluster")]
         callers: None,
     })
@@ -48,9 +51,9 @@ pub fn router(table: Arc<SharedTable>) -> Router {
 
 /// Returns the routes of a replica in a cluster. All other paths of the router are answered only to known callers too.
 #[cfg(feature = "cluster")]
-pub fn reviewed_router(table: Arc<SharedTable>, callers: CallerReviews) -> Router {
+pub fn reviewed_router(table: Arc<SharedTable>, previews: PreviewQueue, callers: CallerReviews) -> Router {
     let review = axum::middleware::from_fn_with_state(callers.clone(), CallerReviews::require);
-    routes(Engine { table, cache: Arc::default(), callers: Some(callers) }).layer(review)
+    routes(Engine { table, cache: Arc::default(), previews, callers: Some(callers) }).layer(review)
 }
 
 fn routes(engine: Engine) -> Router {
@@ -153,8 +156,9 @@ impl Engine {
         Ok(named.into_identity())
     }
 
-    async fn evaluate(&self, table: &Table, request: request::Request) -> Result<Outcome, Problem> {
-        evaluate(table, request, Arc::clone(&self.cache)).await.map_err(|refusal| match refusal {
+    async fn evaluate(&self, table: &Arc<Table>, request: request::Request) -> Result<Outcome, Problem> {
+        let evaluated = evaluate(table, request, Arc::clone(&self.cache), Some(&self.previews)).await;
+        evaluated.map_err(|refusal| match refusal {
             Refusal::Overloaded | Refusal::NotLoaded { .. } => Problem::unavailable(&refusal.to_string()),
             Refusal::Unserved { .. } => Problem::internal(&refusal.to_string()),
         })

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Folder, Server, ask};
 
-const ADR: &str = "/api/v1/engine/evaluate";
+pub const ADR: &str = "/api/v1/engine/evaluate";
 const PUBLISHED: &str = "/api/v1alpha1/policies:evaluateRequest";
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/requests");
 
@@ -30,7 +30,7 @@ async fn post(server: &Server, path: &str, body: &str) -> Answer {
 }
 
 /// Posts a request. Returns the status and the answer, which has the content type of its status.
-async fn evaluate(server: &Server, path: &str, body: &Value) -> (StatusCode, Value) {
+pub async fn evaluate(server: &Server, path: &str, body: &Value) -> (StatusCode, Value) {
     let answer = post(server, path, &body.to_string()).await;
     let content_type = if answer.status == StatusCode::OK { "application/json" } else { "application/problem+json" };
     assert_eq!(answer.headers["content-type"], content_type, "{}", answer.text);

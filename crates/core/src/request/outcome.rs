@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::limits::json_bytes;
 use super::path::FieldPath;
 use super::policy::{Level, RequestPolicy, RevisionId};
 use super::provider::ProviderConstraints;
@@ -122,6 +123,33 @@ impl Decision {
             Self::Conflict(conflict) => Some(conflict.to_string()),
             Self::Failed { policy, failure } => Some(format!("{policy} failed: {failure}")),
         }
+    }
+
+    /// Returns the same reason for logs and statuses, which must not have values of the payload: without the reason why a value
+    /// violates a constraint, because it contains the value.
+    #[must_use]
+    pub fn message_without_values(&self) -> Option<String> {
+        match self {
+            Self::Rejected { policy, field: Some(field), .. } => {
+                Some(format!("the field `{field}` violates the constraint of {policy}"))
+            }
+            Self::Conflict(Conflict { policy, other, field, .. }) => {
+                let field =
+                    field.as_ref().map_or_else(|| "the service provider".to_owned(), |it| format!("the field `{it}`"));
+                Some(format!("Policy Conflict Error: {policy} conflicts with {other} on {field}"))
+            }
+            _ => self.message(),
+        }
+    }
+}
+
+impl Outcome {
+    /// Returns the approximate memory of the outcome, in bytes of JSON.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let constrained = self.trail.iter().flat_map(|entry| &entry.constrained);
+        let constraints = self.constraints.values().chain(constrained.map(|it| &it.constraint));
+        json_bytes(&self.payload) + constraints.map(json_bytes).sum::<usize>()
     }
 }
 

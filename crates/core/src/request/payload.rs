@@ -66,6 +66,12 @@ impl Request {
         &self.payload
     }
 
+    /// Returns the size of the payload as JSON, in bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        json_bytes(&self.payload)
+    }
+
     #[must_use]
     pub fn service_type(&self) -> Option<&str> {
         self.service_type.as_deref()

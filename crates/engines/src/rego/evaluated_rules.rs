@@ -2,6 +2,7 @@
 
 use super::inspect::Package;
 use super::names::RuleKind;
+use super::syntax::to_text;
 use crate::CompileError;
 
 /// The conventions that a policy follows.
@@ -63,7 +64,7 @@ impl Entrypoint {
 impl EvaluatedRules {
     pub(super) fn new(dialect: Dialect, entrypoint: Option<&str>, package: &Package<'_>) -> Result<Self, CompileError> {
         let has = |rule: &str| matches!(package.rules.get(rule), Some(RuleKind::Value | RuleKind::Scalar));
-        let evaluated = |rule: &str, form| Entrypoint { rule: format!("data.{}.{rule}", package.path.join(".")), form };
+        let evaluated = |rule: &str, form| Entrypoint { rule: format!("data.{}.{rule}", to_text(&package.path)), form };
         let entrypoints = match (dialect, entrypoint) {
             (Dialect::Request, Some(rule)) => {
                 if ![ADR_RULE, PUBLISHED_RULE].contains(&rule) {
@@ -78,7 +79,7 @@ impl EvaluatedRules {
                 let rule = rule_of(entrypoint, package).filter(|rule| has(rule)).ok_or_else(|| {
                     CompileError::Invalid(format!(
                         "the entrypoint {entrypoint} is not a rule of package {}",
-                        package.path.join(".")
+                        to_text(&package.path)
                     ))
                 })?;
                 let form = match dialect {
@@ -91,7 +92,7 @@ impl EvaluatedRules {
             (Dialect::Gatekeeper, None) => {
                 return Err(CompileError::Invalid(format!(
                     "package {} has no rule violation: the policy could never deny",
-                    package.path.join(".")
+                    to_text(&package.path)
                 )));
             }
             (Dialect::Request, None) => {
@@ -100,7 +101,7 @@ impl EvaluatedRules {
                 if !has(rule) {
                     return Err(CompileError::Invalid(format!(
                         "package {} has neither the rule {ADR_RULE} nor {PUBLISHED_RULE}: the policy would have no result",
-                        package.path.join(".")
+                        to_text(&package.path)
                     )));
                 }
                 vec![evaluated(rule, ResultForm::Request)]
@@ -112,7 +113,7 @@ impl EvaluatedRules {
                     Some(rule) if has("deny") => {
                         return Err(CompileError::Invalid(format!(
                             "package {} has both {rule} and deny: name the one that decides as entrypoint",
-                            package.path.join(".")
+                            to_text(&package.path)
                         )));
                     }
                     Some(rule) => vec![evaluated(rule, ResultForm::Decision)],
@@ -123,7 +124,7 @@ impl EvaluatedRules {
         if entrypoints.is_empty() && dialect != Dialect::Request {
             return Err(CompileError::Invalid(format!(
                 "package {} has none of the rules deny, warn, main and response: the policy could never deny",
-                package.path.join(".")
+                to_text(&package.path)
             )));
         }
         for entrypoint in &entrypoints {

@@ -11,7 +11,7 @@ use regorus::unstable::{Expr, LiteralStmt, Module, Ref, Rule, RuleHead, Span};
 use super::builtins;
 use super::graph::{self, GraphError, Node};
 use super::names::{Names, RuleKind, Scope};
-use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts};
+use super::syntax::{Part, at, name_of, parts, path, rule_parts, statement_parts, to_text};
 use crate::CompileError;
 use checks::{KEY_IN_MESSAGE, calls_function, check_keywords, check_minus, check_pattern, missing_function_message};
 
@@ -108,7 +108,7 @@ fn check_document(
         let data_path: Vec<&str> = std::iter::once("data").chain(data_path.iter().copied()).collect();
         format!(
             "{} is not available: a policy sees no data but the rules of its modules, and data.inventory",
-            data_path.join(".")
+            to_text(&data_path)
         )
     };
     Err(CompileError::Unsupported(at(span, &message)))

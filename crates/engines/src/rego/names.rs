@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use regorus::unstable::{Expr, Module, Ref, Rule, RuleHead};
 
-use super::syntax::{name_of, path};
+use super::syntax::{name_of, path, to_text};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RuleKind {
@@ -47,7 +47,7 @@ impl<'a> Names<'a> {
                 let Some(name) = path(name_of(rule)).first().copied() else { continue };
                 let kind = kind_of(rule);
                 let data_path: Vec<&str> = package.iter().copied().chain([name]).collect();
-                let joined = data_path.join(".");
+                let joined = to_text(&data_path);
                 // A scalar definition may be only the default of a rule that has other values.
                 let known = names.rules.entry(data_path).or_insert(RuleInfo { kind, name: joined });
                 known.kind = known.kind.joined(kind);

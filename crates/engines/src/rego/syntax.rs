@@ -139,3 +139,38 @@ pub(super) fn path(expression: &Expr) -> Vec<&str> {
     }
     backwards.into_iter().rev().map_while(|name| name).collect()
 }
+
+/// Returns the text of a path as Rego has it: `dcm.policy["3f2c-1"].result`. Keys that are no names are in brackets.
+pub(super) fn to_text(path: &[&str]) -> String {
+    let is_name = |key: &str| {
+        key.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+            && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let mut text = String::new();
+    for key in path {
+        match (is_name(key), text.is_empty()) {
+            (true, true) => text.push_str(key),
+            (true, false) => text.extend([".", key]),
+            (false, _) => text.extend(["[", &serde_json::Value::from(*key).to_string(), "]"]),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::to_text;
+
+    #[test]
+    fn keys_that_are_no_names_are_in_brackets() {
+        for (path, text) in [
+            (&["a", "b_2"][..], "a.b_2"),
+            (&["dcm", "policy", "3f2c-1", "result"], r#"dcm.policy["3f2c-1"].result"#),
+            (&["a", "b.c"], r#"a["b.c"]"#),
+            (&["a", "\"]", ""], r#"a["\"]"][""]"#),
+            (&["a", "é"], r#"a["é"]"#),
+        ] {
+            assert_eq!(to_text(path), text);
+        }
+    }
+}

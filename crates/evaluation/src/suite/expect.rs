@@ -106,18 +106,20 @@ impl Expect {
     }
 }
 
-fn any_matches(texts: &[&str], wanted: &str, field: &str) -> Result<bool, String> {
+/// Returns true if the regular expression of `field` matches one of the texts.
+pub(super) fn any_matches(texts: &[&str], wanted: &str, field: &str) -> Result<bool, String> {
     let regex = Regex::new(wanted).map_err(|error| format!("{field}: {error}"))?;
     Ok(texts.iter().any(|text| regex.is_match(text)))
 }
 
-fn list(texts: &[&str]) -> String {
+/// Returns the texts for a message.
+pub(super) fn list(texts: &[&str]) -> String {
     if texts.is_empty() { "none".to_owned() } else { texts.join("; ") }
 }
 
 /// Appends the differences between `wanted` and `found`. Fields that `wanted` does not have are ignored; lists must have the
 /// same length.
-fn compare(at: &str, wanted: &Value, found: &Value, differences: &mut Vec<String>) {
+pub(super) fn compare(at: &str, wanted: &Value, found: &Value, differences: &mut Vec<String>) {
     match (wanted, found) {
         (Value::Object(wanted), Value::Object(found)) => {
             for (name, wanted) in wanted {

@@ -8,9 +8,11 @@ use proviso_crds::validation::FieldError;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::definition::OwnTest;
 use super::expect::Expect;
 use super::filter::Filter;
 use super::report::{CaseReport, Outcome, TestReport};
+use super::requests;
 use super::source::{Source, resolve};
 use crate::documents::{self, typed};
 use crate::evaluator::Evaluator;
@@ -68,7 +70,7 @@ struct Case {
 ///
 /// # Errors
 /// Returns an error if the suite has an unknown field, or a field is missing or invalid.
-pub(super) fn read(suite: &Value) -> Result<Vec<Test>, FieldError> {
+pub(super) fn read(suite: &Value) -> Result<Vec<OwnTest>, FieldError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Document {
@@ -80,14 +82,22 @@ pub(super) fn read(suite: &Value) -> Result<Vec<Test>, FieldError> {
         _metadata: Value,
         #[serde(rename = "skip", default)]
         _skip: bool,
-        tests: Vec<Test>,
+        tests: Vec<Value>,
     }
     let version = &suite["apiVersion"];
     if version != VERSION {
         return Err(FieldError::new("apiVersion", format!("is {version}, and must be {VERSION:?}")));
     }
     let Document { tests, .. } = typed("", suite)?;
-    Ok(tests)
+    let tests = tests.iter().enumerate().map(|(index, test)| {
+        let at = format!("tests[{index}]");
+        if requests::is_request_test(test) {
+            typed(&at, test).map(OwnTest::Requests)
+        } else {
+            typed(&at, test).map(|test| OwnTest::Policy(Box::new(test)))
+        }
+    });
+    tests.collect()
 }
 
 impl Test {

@@ -269,6 +269,8 @@ impl<'a, A: Authorizer> Commit<'a, A> {
         if stored.meta.etag != self.committing.etag {
             return Err(Error::etag_mismatch(&self.name.to_string(), &self.committing.etag));
         }
+        object::check_point(&self.name.policy, policy, &stored.spec)
+            .map_err(|error| Error::uncommittable_point(&self.name.to_string(), &error))?;
         self.check_parent(policy)
     }
 

@@ -10,8 +10,8 @@ use proviso_core::{Failure, PolicyId, experiment::etag};
 use proviso_crds::conditions::failure;
 use proviso_crds::names::is_reserved;
 use proviso_crds::{
-    ClusterPolicy, ClusterPolicyExperiment, ConditionStatus, ConditionType, ExperimentSpec, ExperimentStatus, Policy,
-    PolicyExperiment, PolicyPhase, PolicySpec, PolicyStatus, PreviewState,
+    ClusterPolicy, ClusterPolicyExperiment, ConditionStatus, ConditionType, ExperimentSpec, ExperimentStatus,
+    PointMismatch, Policy, PolicyExperiment, PolicyPhase, PolicySpec, PolicyStatus, PreviewState,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -88,6 +88,17 @@ pub(super) fn policy(object: &DynamicObject) -> Result<StoredPolicy, Error> {
     let status: PolicyStatus = status(object)?;
     let (state, problem) = state(&status, generation(object));
     Ok(StoredPolicy { id, meta: meta(object), spec: parse_field::<PolicySpec>(object, "spec")?, state, problem })
+}
+
+/// Checks that an experiment with this spec can belong to the policy. A policy that this version cannot read has no enforcement point.
+///
+/// # Errors
+/// Returns an error if the enforcement points differ.
+pub(super) fn check_point(id: &PolicyId, policy: &DynamicObject, spec: &PolicySpec) -> Result<(), PointMismatch> {
+    match parse_field::<PolicySpec>(policy, "spec") {
+        Ok(live) => spec.check_experiment_of(id, &live),
+        Err(_) => Ok(()),
+    }
 }
 
 fn state(status: &PolicyStatus, generation: i64) -> (State, Option<Failure>) {

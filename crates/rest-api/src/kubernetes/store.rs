@@ -95,7 +95,8 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         content: Change,
     ) -> Result<StoredExperiment> {
         self.authorize_experiment(caller, "create", name, None).await?;
-        self.get_policy(&name.policy).await?;
+        let policy = self.get_policy(&name.policy).await?;
+        object::check_point(&name.policy, &policy, &content.spec).map_err(|error| Error::point_mismatch(&error))?;
         let object = object::new_experiment(name, &content);
         object::experiment(&self.create(caller, Kind::Experiment, object, &name.to_string()).await?)
     }

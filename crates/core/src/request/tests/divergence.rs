@@ -1,6 +1,7 @@
 //! The difference between two outcomes.
 
 use super::*;
+use crate::divergence::Divergence;
 
 fn between(live: &[Value], experiment: &[Value]) -> RequestDivergence {
     RequestDivergence::between(&evaluate(json!({"cpu": 1}), live), &evaluate(json!({"cpu": 1}), experiment))
@@ -55,4 +56,115 @@ fn a_refused_request_diverges_by_status_and_message_only() {
     assert!(divergence.message.unwrap().experiment.unwrap().ends_with('b'));
     let divergence = between(&[rejection("a")], &[constrain("cpu", json!({"maximum": 0}))]);
     assert!(!divergence.is_same(), "a violated constraint is another rejection");
+}
+
+/// Compares two chains of one policy `p1`, which is the candidate.
+fn compare(live: &Outcome, experiment: &Outcome) -> OutcomeComparison {
+    OutcomeComparison::new(live, experiment, &PolicyId::cluster("p1").unwrap())
+}
+
+#[test]
+fn a_comparison_has_the_class_and_names_the_fields_without_values() {
+    let payload = json!({"cpu": 1, "password": "hunter2"});
+    let outcome = |result: &Value| evaluate(payload.clone(), std::slice::from_ref(result));
+    let (nothing, rejection) = (json!({}), json!({"rejected": true, "rejection_reason": "no"}));
+    let secret = constrain("password", json!({"minLength": 20}));
+    for (live, experiment, class, message) in [
+        (&nothing, nothing.clone(), Divergence::Same, None),
+        (&rejection, rejection.clone(), Divergence::Same, None),
+        (
+            &nothing,
+            patch(json!({"cpu": 2, "a": {"b.c": 1}})),
+            Divergence::MutationDiffers,
+            Some(r"status APPROVED → MODIFIED; payload: a, cpu"),
+        ),
+        (
+            &json!({"selected_provider": "aws"}),
+            json!({"selected_provider": "gcp"}),
+            Divergence::MutationDiffers,
+            Some("provider aws → gcp"),
+        ),
+        (
+            &json!({"selected_provider": "aws"}),
+            nothing.clone(),
+            Divergence::MutationDiffers,
+            Some("provider aws → none"),
+        ),
+        (
+            &nothing,
+            json!({"constraints": {"cpu": {"maximum": 4}}, "service_provider_constraints": {"patterns": ["a"]}}),
+            Divergence::DetailsDiffer,
+            Some("constraints: cpu; constraints of the service provider"),
+        ),
+        (
+            &nothing,
+            rejection.clone(),
+            Divergence::NewlyDenied,
+            Some("status APPROVED → REJECTED; policy cluster.p1 (generation 101) rejects the request: no"),
+        ),
+        (
+            &nothing,
+            secret.clone(),
+            Divergence::NewlyDenied,
+            Some(
+                "status APPROVED → REJECTED; the field `password` violates the constraint of policy cluster.p1 (generation 101)",
+            ),
+        ),
+        (
+            &rejection,
+            nothing.clone(),
+            Divergence::NewlyAllowed,
+            Some("status REJECTED → APPROVED; policy cluster.p1 (generation 101) rejects the request: no"),
+        ),
+        (
+            &rejection,
+            secret,
+            Divergence::MessageDiffers,
+            Some("the field `password` violates the constraint of policy cluster.p1 (generation 101)"),
+        ),
+    ] {
+        let comparison = compare(&outcome(live), &outcome(&experiment));
+        assert_eq!((comparison.divergence, comparison.message().as_deref()), (class, message), "{live} {experiment}");
+        assert_eq!(comparison.failure, None, "{live} {experiment}");
+        assert!(!format!("{comparison:?}").contains("hunter2"), "{comparison:?}");
+    }
+}
+
+#[test]
+fn a_conflict_is_compared_without_its_values() {
+    let lock = constrain("cpu", json!({"const": 1}));
+    let live = evaluate(json!({"cpu": 1}), &[json!({}), lock.clone()]);
+    let experiment = evaluate(json!({"cpu": 1}), &[patch(json!({"cpu": 2})), lock]);
+    let comparison = compare(&live, &experiment);
+    assert_eq!((comparison.divergence, comparison.experiment.status), (Divergence::NewlyDenied, "POLICY_CONFLICT"));
+    let message = comparison.experiment.message.unwrap();
+    assert!(message.ends_with("(generation 101) on the field `cpu`") && message.contains("cluster.p2"), "{message}");
+}
+
+#[test]
+fn a_failure_is_a_divergence_unless_another_policy_fails_anyway() {
+    let failure = || Err(Failure::new("Failed", "it failed"));
+    let (allow, reject) = (|| Ok(Some(json!({}))), || Ok(Some(json!({"rejected": true}))));
+    let chain = |results: &[Result<Option<Value>, Failure>]| evaluate_all(json!({}), results);
+    for (live, experiment, class, has_failed) in [
+        (chain(&[allow(), allow()]), chain(&[failure(), allow()]), Divergence::NewlyDenied, true),
+        (chain(&[reject(), allow()]), chain(&[failure(), allow()]), Divergence::ExperimentError, true),
+        // The live policy fails too: the failure of a candidate is never hidden.
+        (chain(&[failure(), allow()]), chain(&[failure(), allow()]), Divergence::ExperimentError, true),
+        // Another policy fails: with the candidate only, or anyway.
+        (chain(&[allow(), allow()]), chain(&[allow(), failure()]), Divergence::NewlyDenied, true),
+        (chain(&[allow(), failure()]), chain(&[allow(), failure()]), Divergence::Same, false),
+        (chain(&[allow(), failure()]), chain(&[allow(), allow()]), Divergence::NewlyAllowed, false),
+    ] {
+        let comparison = compare(&live, &experiment);
+        assert_eq!((comparison.divergence, comparison.failure.is_some()), (class, has_failed), "{comparison:?}");
+    }
+}
+
+#[test]
+fn a_comparison_names_a_bounded_number_of_fields() {
+    let fields: serde_json::Map<_, _> = (0..1_000).map(|number| (format!("f{number:04}"), json!(1))).collect();
+    let comparison = compare(&evaluate(json!({}), &[json!({})]), &evaluate(json!({}), &[patch(Value::Object(fields))]));
+    assert_eq!((comparison.payload.fields.len(), comparison.payload.omitted), (20, 980));
+    assert!(comparison.message().unwrap().ends_with("f0019 and 980 more"));
 }
