@@ -11,6 +11,10 @@ use crate::validation::FieldError;
 
 /// The label of a Namespace with the id of the tenant whose policies are in the namespace. Default: the name of the namespace.
 pub const TENANT: &str = "proviso.dev/tenant";
+/// The maximum length of `displayName`, in characters.
+pub const MAX_DISPLAY_NAME: usize = 255;
+/// The maximum length of `description`, in characters.
+pub const MAX_DESCRIPTION: usize = 2048;
 /// The maximum number of `serviceTypes`.
 pub const MAX_SERVICE_TYPES: usize = 100;
 /// The range of priorities.
@@ -20,14 +24,14 @@ pub const PRIORITIES: std::ops::RangeInclusive<u32> = 1..=1000;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRequests {
-    /// The name that people see: 1 to 253 characters, unique among the policies of the same level, tenant and user. Default: the name
+    /// The name that people see: 1 to 255 characters, unique among the policies of the same level, tenant and user. Default: the name
     /// of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 255))]
     pub display_name: Option<String>,
-    /// What the policy is for: at most 1,024 characters.
+    /// What the policy is for: at most 2,048 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = 2048))]
     pub description: Option<String>,
     /// Limits the policy to requests of these service types: at most 100. The service type is `service_type` or `serviceType` of the
     /// payload. Default: all service types.

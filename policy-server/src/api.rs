@@ -15,7 +15,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::service::Service as _;
 use hyper::{Request, Response, Uri, Version};
 use hyper_util::service::TowerToHyperService;
-use proviso_rest_api::{Caller, Code, Error};
+use proviso_rest_api::{Caller, Code, Error, HEALTH, Problem};
 use tokio::sync::watch;
 
 use crate::folder::FolderStoreHandle;
@@ -92,7 +92,11 @@ pub struct Api {
 impl Api {
     #[must_use]
     pub fn new(folder: FolderStoreHandle, requests: axum::Router, access: Access) -> Self {
-        let router = proviso_rest_api::router(Arc::new(FolderStore::new(folder))).merge(requests);
+        let store = Arc::new(FolderStore::new(folder));
+        let router = proviso_rest_api::router(Arc::clone(&store))
+            .merge(proviso_rest_api::request_policies_router(store))
+            .merge(proviso_rest_api::health_router())
+            .merge(requests);
         Self { router: TowerToHyperService::new(router), access: Arc::new(access) }
     }
 
@@ -110,7 +114,12 @@ impl Api {
         phase: &watch::Receiver<Phase>,
     ) -> Response<NotifyOnDropBody> {
         let is_http1 = request.version() <= Version::HTTP_11;
-        let response = match self.access.admit(request.uri(), request.headers()) {
+        let admitted = match request.uri().path() {
+            // Probes have no token, and the answer tells only that the server runs.
+            HEALTH => Ok(None),
+            _ => self.access.admit(request.uri(), request.headers()),
+        };
+        let response = match admitted {
             Ok(caller) => {
                 let mut request = request.map(Body::new);
                 if let Some(caller) = caller {
@@ -118,6 +127,9 @@ impl Api {
                 }
                 let Ok(response) = self.router.call(request).await;
                 response
+            }
+            Err(error) if request.uri().path().starts_with("/api/") => {
+                Problem::from(&error).with_instance(request.uri().path()).to_response()
             }
             Err(error) => proviso_rest_api::refuse(&error),
         };

@@ -10,10 +10,11 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::post;
 use proviso_core::request::{self, ConstraintCache, Decision, MAX_PAYLOAD_BYTES, Outcome};
 use proviso_http::{BodyError, BodyLimits, Peer, read_body};
+use proviso_rest_api::Problem;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer::{self, Problem};
+use super::answer;
 use super::{Refusal, evaluate};
 use crate::table::SharedTable;
 
@@ -35,8 +36,8 @@ struct Engine {
 pub fn router(table: Arc<SharedTable>) -> Router {
     let engine = Arc::new(Engine { table, cache: Arc::default() });
     Router::new()
-        .route("/api/v1/engine/evaluate", post(evaluate_adr))
-        .route("/api/v1alpha1/policies:evaluateRequest", post(evaluate_published))
+        .route("/api/v1/engine/evaluate", post(evaluate_adr).fallback(method_not_allowed))
+        .route("/api/v1alpha1/policies:evaluateRequest", post(evaluate_published).fallback(method_not_allowed))
         .with_state(engine)
 }
 
@@ -73,7 +74,7 @@ async fn evaluate_adr(State(engine): State<Arc<Engine>>, request: Request) -> Re
         let outcome = engine.evaluate(request).await?;
         match &outcome.decision {
             Decision::Approved | Decision::Modified => Ok(answer::adr(&outcome)),
-            decision => Err(Problem::of(decision, StatusCode::FORBIDDEN).with_trail(&outcome.trail)),
+            decision => Err(answer::with_trail(answer::denial(decision, StatusCode::FORBIDDEN), &outcome.trail)),
         }
     };
     respond(&answered.await)
@@ -92,7 +93,7 @@ async fn evaluate_published(State(engine): State<Arc<Engine>>, request: Request)
         let outcome = engine.evaluate(request).await?;
         match &outcome.decision {
             Decision::Approved | Decision::Modified => Ok(answer::published(&outcome)),
-            decision => Err(Problem::of(decision, StatusCode::NOT_ACCEPTABLE)),
+            decision => Err(answer::denial(decision, StatusCode::NOT_ACCEPTABLE)),
         }
     };
     respond(&answered.await)
@@ -107,7 +108,7 @@ impl Engine {
         }
         evaluate(&table, request, Arc::clone(&self.cache)).await.map_err(|refusal| match refusal {
             Refusal::Overloaded => Problem::unavailable(&refusal.to_string()),
-            Refusal::Unserved { .. } => Problem::internal(&refusal.to_string()),
+            Refusal::Unserved { .. } => answer::internal(&refusal.to_string()),
         })
     }
 }
@@ -144,16 +145,20 @@ fn check_id(field: &str, id: Option<String>) -> Result<Option<String>, Problem> 
     }
 }
 
+async fn method_not_allowed(request: Request) -> Response<Body> {
+    let detail = format!("this path supports POST, not {}", request.method());
+    let problem = Problem::new("UNIMPLEMENTED", StatusCode::METHOD_NOT_ALLOWED, "Not implemented", detail);
+    let mut response = problem.to_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    response
+}
+
 fn respond(answered: &Result<Value, Problem>) -> Response<Body> {
-    let (status, content_type, body) = match answered {
-        Ok(answer) => (StatusCode::OK, "application/json", answer.to_string()),
-        Err(problem) => (problem.status(), "application/problem+json", problem.to_body()),
+    let answer = match answered {
+        Ok(answer) => answer,
+        Err(problem) => return problem.to_response(),
     };
-    let mut response = Response::new(Body::from(body + "\n"));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-    }
+    let mut response = Response::new(Body::from(answer.to_string() + "\n"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
