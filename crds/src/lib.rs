@@ -52,7 +52,10 @@ pub use program::{
     GroupMember, Program, Rego, RegoDialect, SecretRef, Wasm, WasmMode,
 };
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
-pub use request::{RequestLevel, RequestScope, ServiceRequests, TENANT};
+pub use request::{
+    MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, RequestLevel, RequestScope, ServiceRequests,
+    TENANT,
+};
 pub use revision::{
     ConditionStatus, ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport,
     ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,

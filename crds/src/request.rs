@@ -11,6 +11,10 @@ use crate::validation::FieldError;
 
 /// The label of a Namespace with the id of the tenant whose policies are in the namespace. Default: the name of the namespace.
 pub const TENANT: &str = "proviso.dev/tenant";
+/// The maximum length of `displayName`, in characters.
+pub const MAX_DISPLAY_NAME: usize = 255;
+/// The maximum length of `description`, in characters.
+pub const MAX_DESCRIPTION: usize = 2048;
 /// The maximum number of `serviceTypes`.
 pub const MAX_SERVICE_TYPES: usize = 100;
 /// The range of priorities.

@@ -9,6 +9,7 @@ mod front_proxy;
 pub(crate) mod registration;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -18,7 +19,7 @@ use axum::response::Response;
 use kube::Client;
 use proviso_authentication::{AuthenticationError, Tokens};
 use proviso_rest_api::kubernetes::{Kubernetes, Settings};
-use proviso_rest_api::{Code, Error};
+use proviso_rest_api::{Code, Error, Problem};
 
 use access::Reviews;
 use actions::Actions;
@@ -28,11 +29,14 @@ use crate::config::Config;
 
 pub(crate) use front_proxy::FrontProxies;
 
-/// Returns the routes of both APIs, which need an authenticated caller.
+/// The time for which a change of a request policy waits until all replicas serve it.
+const SERVING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the routes of both APIs, which need an authenticated caller, and of the health check.
 pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>, tokens: Tokens) -> Router {
     let (namespace, impersonates_callers) = (config.namespace.clone(), config.impersonate_callers);
     let reviews = Reviews::new(client.clone());
-    let settings = Settings { namespace: namespace.clone(), impersonates_callers };
+    let settings = Settings { namespace: namespace.clone(), impersonates_callers, serving_timeout: SERVING_TIMEOUT };
     let store = Arc::new(Kubernetes::new(client.clone(), reviews.clone(), settings));
     let authenticator = Authenticator::new(tokens, proxies);
     let actions = Actions { client, namespace, reviews, store: Arc::clone(&store) };
@@ -40,9 +44,14 @@ pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>
         authenticator: authenticator.clone(),
         refuse: |error| actions::respond(error.http(), error.to_string(), Some(error.reason())),
     };
+    let as_problem =
+        Authentication { authenticator: authenticator.clone(), refuse: |error| Problem::from(error).to_response() };
     let as_aip = Authentication { authenticator, refuse: proviso_rest_api::refuse };
+    let request_policies = proviso_rest_api::request_policies_router(Arc::clone(&store));
     Router::new()
         .merge(actions.router().layer(from_fn_with_state(in_kubernetes, authenticate)))
+        .merge(request_policies.layer(from_fn_with_state(as_problem, authenticate)))
+        .merge(proviso_rest_api::health_router())
         .merge(proviso_rest_api::router(store).layer(from_fn_with_state(as_aip, authenticate)))
 }
 

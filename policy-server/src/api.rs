@@ -15,7 +15,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::service::Service as _;
 use hyper::{Request, Response, Uri, Version};
 use hyper_util::service::TowerToHyperService;
-use proviso_rest_api::{Caller, Code, Error};
+use proviso_rest_api::{Caller, Code, Error, HEALTH, Problem};
 use tokio::sync::watch;
 
 use crate::folder::FolderStoreHandle;
@@ -95,7 +95,11 @@ pub struct Api {
 impl Api {
     #[must_use]
     pub fn new(folder: FolderStoreHandle, requests: axum::Router, access: Access) -> Self {
-        let router = proviso_rest_api::router(Arc::new(FolderStore::new(folder))).merge(requests);
+        let store = Arc::new(FolderStore::new(folder));
+        let router = proviso_rest_api::router(Arc::clone(&store))
+            .merge(proviso_rest_api::request_policies_router(store))
+            .merge(proviso_rest_api::health_router())
+            .merge(requests);
         let prefixes = &["/v1", "/api/v1", "/api/v1alpha1"];
         Self { router: TowerToHyperService::new(router), access: Some(Arc::new(access)), prefixes }
     }
@@ -122,9 +126,10 @@ impl Api {
         phase: &watch::Receiver<Phase>,
     ) -> Response<NotifyOnDropBody> {
         let is_http1 = request.version() <= Version::HTTP_11;
-        let admitted = match &self.access {
-            Some(access) => access.admit(request.uri(), request.headers()),
-            None => Ok(None),
+        let admitted = match (&self.access, request.uri().path()) {
+            // Probes have no token, and the answer tells only that the server runs.
+            (_, HEALTH) | (None, _) => Ok(None),
+            (Some(access), _) => access.admit(request.uri(), request.headers()),
         };
         let response = match admitted {
             Ok(caller) => {
@@ -134,6 +139,9 @@ impl Api {
                 }
                 let Ok(response) = self.router.call(request).await;
                 response
+            }
+            Err(error) if request.uri().path().starts_with("/api/") => {
+                Problem::from(&error).with_instance(request.uri().path()).to_response()
             }
             Err(error) => proviso_rest_api::refuse(&error),
         };

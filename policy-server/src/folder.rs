@@ -7,6 +7,7 @@ mod operations;
 mod preview;
 mod progress;
 mod publish;
+mod request_policies;
 mod scan;
 mod store;
 mod task;

@@ -57,10 +57,12 @@ pub(crate) fn message(at: &str, object: Map<String, Value>, known: &[&str]) -> R
     if violations.is_empty() { Ok(message) } else { Err(Error::violations(violations)) }
 }
 
-/// Parses `value` as a `T`. Every unknown field is refused by its path, which starts with `at`.
+/// Parses `value` as a `T`. Every unknown field is refused by its path, which starts with `at`; `at` is empty for a whole body.
 pub(crate) fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, Error> {
     let field = |path: &str| match path {
+        "" | "." if at.is_empty() => "body".to_owned(),
         "" | "." => at.to_owned(),
+        path if at.is_empty() => path.to_owned(),
         path => format!("{at}.{path}"),
     };
     let mut unknown = Vec::new();

@@ -50,6 +50,24 @@ impl Code {
     pub const fn as_str(self) -> &'static str {
         self.parts().0
     }
+
+    /// Returns the title of the errors with this code, for people.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::InvalidArgument => "Invalid request",
+            Self::DeadlineExceeded => "Deadline exceeded",
+            Self::NotFound => "Not found",
+            Self::AlreadyExists => "Already exists",
+            Self::PermissionDenied => "Permission denied",
+            Self::ResourceExhausted => "Too many requests",
+            Self::FailedPrecondition => "Failed precondition",
+            Self::Aborted => "Concurrent change",
+            Self::Unimplemented => "Not implemented",
+            Self::Internal => "Internal error",
+            Self::Unavailable => "Try again",
+            Self::Unauthenticated => "Unauthenticated",
+        }
+    }
 }
 
 /// An error in the value of one request field.
@@ -157,6 +175,23 @@ impl Error {
     #[must_use]
     pub(crate) fn with_status(self, status: u16) -> Self {
         Self { status: Some(status), ..self }
+    }
+
+    /// Returns the error with other names of the fields, for an API whose fields have other names than those of the spec. Each pair is
+    /// the prefix of a path, and its replacement; the first prefix that matches counts.
+    #[must_use]
+    pub(crate) fn with_field_names(self, names: &[(&str, &str)]) -> Self {
+        if self.violations.is_empty() {
+            return self;
+        }
+        let rename = |field: String| {
+            let renamed = names.iter().find_map(|(from, to)| Some(format!("{to}{}", field.strip_prefix(from)?)));
+            renamed.unwrap_or(field)
+        };
+        let (code, status, reason, metadata) = (self.code, self.status, self.reason, self.metadata);
+        let violations = self.violations.into_iter();
+        let violations = violations.map(|violation| FieldViolation { field: rename(violation.field), ..violation });
+        Self { code, status, reason, metadata, ..Self::violations(violations.collect()) }
     }
 
     /// Returns the HTTP status.

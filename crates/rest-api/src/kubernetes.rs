@@ -5,15 +5,18 @@ mod access;
 pub mod commit;
 mod failure;
 mod impersonation;
+mod lease;
 mod object;
 pub mod operations;
 mod progress;
+mod request_policies;
 mod store;
 mod write;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client};
@@ -24,6 +27,7 @@ use crate::names::ExperimentName;
 use crate::operation::{AwaitedEffect, Effect};
 use crate::store::{Caller, StoredExperiment};
 use failure::from_kube;
+use lease::WriteLease;
 use object::Kind;
 
 pub use access::{Access, AllowAll, Authorizer};
@@ -43,6 +47,8 @@ pub struct Settings {
     /// The client then needs the permission to impersonate every user. False if the store writes as itself, and records the caller
     /// in the annotation [`CHANGED_BY`](proviso_crds::names::CHANGED_BY).
     pub impersonates_callers: bool,
+    /// The time for which a change of a request policy waits until all replicas serve it, before it is answered.
+    pub serving_timeout: Duration,
 }
 
 /// The store of a cluster. The client needs permissions for all policies and experiments. The authorizer decides about the
@@ -54,6 +60,8 @@ pub struct Kubernetes<A> {
     settings: Settings,
     /// The number of operations that this store has created.
     created: Arc<AtomicUsize>,
+    /// The Lease that one change of a request policy holds at a time, over all replicas.
+    lease: Arc<WriteLease>,
 }
 
 impl<A> fmt::Debug for Kubernetes<A> {
@@ -81,7 +89,8 @@ impl<'a> Scope<'a> {
 impl<A: Authorizer> Kubernetes<A> {
     #[must_use]
     pub fn new(client: Client, authorizer: A, settings: Settings) -> Self {
-        Self { client, authorizer, settings, created: Arc::default() }
+        let lease = Arc::new(WriteLease::new(client.clone(), &settings.namespace));
+        Self { client, authorizer, settings, created: Arc::default(), lease }
     }
 
     /// Returns the API for the namespaced kind in `namespace`, or for the cluster-scoped kind if `namespace` is `None`.

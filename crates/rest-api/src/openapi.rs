@@ -1,6 +1,7 @@
 //! The OpenAPI document, generated from the table of methods and from the types of the messages.
 
 mod operations;
+mod request_policies;
 
 use proviso_core::policy_id::MAX_NAME;
 use schemars::SchemaGenerator;
@@ -18,17 +19,19 @@ const NAME: &str = "[a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9]
 /// Returns the OpenAPI 3.1 document of the API.
 #[must_use]
 pub fn document() -> Value {
-    let mut paths = Map::new();
+    let mut paths: Map<String, Value> = Map::new();
     for method in METHODS {
         let path = paths.entry(method.path).or_insert_with(|| json!({}));
         path[method.http.as_str().to_lowercase()] = operation(method);
     }
+    paths.extend(request_policies::paths());
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Proviso",
             "version": "v1",
-            "description": "Policies and experiments (AIP-236). Field names are in camel case; requests may use snake case.",
+            "description": "Policies and experiments (AIP-236) below `/v1`: field names are in camel case; requests may use snake case. \
+                            Request policies, as the DCM project has them, below `/api`.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -229,6 +232,7 @@ fn schemas() -> Value {
         schemas.insert(name.to_owned(), schema);
     }
     schemas.extend(operations::schemas());
+    schemas.extend(request_policies::schemas());
     schemas.into()
 }
 
@@ -280,7 +284,13 @@ mod tests {
             assert!(document.pointer(pointer).is_some(), "{reference}");
         }
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.values().map(|path| path.as_object().unwrap().len()).sum::<usize>(), METHODS.len());
+        let methods = paths.iter().filter(|(path, _)| path.starts_with("/v1/"));
+        assert_eq!(methods.map(|(_, path)| path.as_object().unwrap().len()).sum::<usize>(), METHODS.len());
+        for (path, methods) in crate::request_policies::routes() {
+            for method in methods {
+                assert!(paths[path].get(method.to_lowercase()).is_some(), "{method} {path}");
+            }
+        }
         let program = &document["components"]["schemas"]["Program"];
         assert!(
             program.to_string().contains("WebAssembly"),

@@ -56,6 +56,16 @@ impl Page {
         Ok(Self { size, after, arguments_digest })
     }
 
+    /// Returns the position of the last resource of the previous page, as it was passed to [`Self::token`].
+    pub(crate) fn after(&self) -> Option<&str> {
+        self.after.as_deref()
+    }
+
+    /// Returns the token of the page that starts after the resource at this position.
+    pub(crate) fn token(&self, last: &str) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(format!("{} {last}", self.arguments_digest))
+    }
+
     pub(crate) const fn size(&self) -> usize {
         self.size
     }
@@ -81,8 +91,7 @@ impl Page {
     pub(crate) fn response(&self, collection: &str, resources: Vec<Value>, last: Option<&str>) -> Value {
         let mut response = serde_json::Map::new();
         if let Some(last) = last {
-            let token = BASE64_URL_SAFE_NO_PAD.encode(format!("{} {last}", self.arguments_digest));
-            response.insert("nextPageToken".to_owned(), token.into());
+            response.insert("nextPageToken".to_owned(), self.token(last).into());
         }
         response.insert(collection.to_owned(), resources.into());
         response.into()

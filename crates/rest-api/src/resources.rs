@@ -141,7 +141,7 @@ pub(crate) struct PolicyPreviewMetadata {
 }
 
 /// Returns the annotations that the API shows to clients.
-fn visible_annotations(annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
+pub(crate) fn visible_annotations(annotations: BTreeMap<String, String>) -> BTreeMap<String, String> {
     annotations.into_iter().filter(|(key, _)| !is_reserved(key)).collect()
 }
 

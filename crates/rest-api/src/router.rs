@@ -56,7 +56,7 @@ pub fn refuse(error: &Error) -> Response<Body> {
     response
 }
 
-fn json(status: StatusCode, value: &Value) -> Response<Body> {
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(format!("{value}\n")));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -78,20 +78,36 @@ async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body>
         Rpc::Commit => COMMIT_DEADLINE,
         _ => CALL_DEADLINE,
     };
-    // The call runs in its own task, so that a client that disconnects does not leave a change half done.
-    let calling = tokio::spawn(async move {
+    let calling = async move {
         let result = api.call(&call).await;
         if method.is_change() {
             audit(&call, &result);
         }
         result
-    });
-    let _end_with_connection = (!method.is_change()).then(|| AbortOnDrop(calling.abort_handle()));
+    };
+    match run(method.id, method.is_change(), deadline, calling).await {
+        Ok(value) => json(StatusCode::OK, &value),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// Runs a call in its own task, so that a client that disconnects does not leave a change half done. `method` is its name in the log.
+///
+/// # Errors
+/// Returns the error of the call, or an error if the call panics or exceeds the deadline.
+pub(crate) async fn run<T: Send + 'static>(
+    method: &'static str,
+    is_change: bool,
+    deadline: Duration,
+    call: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let calling = tokio::spawn(call);
+    let _end_with_connection = (!is_change).then(|| AbortOnDrop(calling.abort_handle()));
     let result = match tokio::time::timeout(deadline, calling).await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => {
-            tracing::error!(method = method.id, %panic, "an API call panicked");
-            Err(Error::new(Code::Internal, "INTERNAL", "the call failed: see the log of the server"))
+            tracing::error!(method, %panic, "an API call panicked");
+            return Err(Error::new(Code::Internal, "INTERNAL", "the call failed: see the log of the server"));
         }
         Err(_) => {
             let message =
@@ -99,15 +115,11 @@ async fn answer<S: PolicyStore>(api: Api<S>, request: Request) -> Response<Body>
             Err(Error::new(Code::DeadlineExceeded, "DEADLINE", message))
         }
     };
-    match result {
-        Ok(value) => json(StatusCode::OK, &value),
-        Err(error) => {
-            if error.code == Code::Internal {
-                tracing::error!(method = method.id, reason = error.reason(), %error, "an API call failed");
-            }
-            refuse(&error)
+    result.inspect_err(|error| {
+        if error.code == Code::Internal {
+            tracing::error!(method, reason = error.reason(), %error, "an API call failed");
         }
-    }
+    })
 }
 
 /// Ends a task when it is dropped. A server drops the future of a request when the connection of the client ends.
@@ -147,7 +159,11 @@ fn no_such_method(allowed: &[&'static Http], request: &Request) -> Response<Body
 async fn read(method: &'static Method, variables: Vec<String>, request: Request) -> Result<Call, Error> {
     let query = query(method, request.uri().query().unwrap_or_default())?;
     let caller = request.extensions().get::<Caller>().cloned();
-    let body = if method.request.is_some() { json_body(request).await? } else { ReceivedBody::default() };
+    let body = if method.request.is_some() {
+        json_body(request, &["application/json"]).await?
+    } else {
+        ReceivedBody::default()
+    };
     Ok(Call { method, variables, query, body, caller })
 }
 
@@ -167,14 +183,15 @@ fn query(method: &Method, query: &str) -> Result<Map<String, Value>, Error> {
     Ok(parameters)
 }
 
-async fn json_body(request: Request) -> Result<ReceivedBody, Error> {
+/// Reads a body of one of these content types. A body without a content type counts as JSON.
+pub(crate) async fn json_body(request: Request, types: &[&str]) -> Result<ReceivedBody, Error> {
     let kind = request.headers().get(header::CONTENT_TYPE);
     let is_json = kind.is_none_or(|kind| {
         let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
-        kind.eq_ignore_ascii_case("application/json")
+        types.iter().any(|expected| kind.eq_ignore_ascii_case(expected))
     });
     if !is_json {
-        let message = "the body must be JSON: send Content-Type: application/json";
+        let message = format!("the body must be JSON: send Content-Type: {}", types.join(" or "));
         return Err(Error::new(Code::InvalidArgument, "CONTENT_TYPE", message).with_status(415));
     }
     let (head, body) = request.into_parts();

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
+use crate::namespace_tenants::NamespaceTenants;
 use crate::operation::{AwaitedEffect, OperationResult, OperationSummary, Progress, StoredOperation};
 
 /// The authenticated caller of a request. The server around the router puts it into the extensions of the request.
@@ -174,6 +175,8 @@ type Result<T> = std::result::Result<T, Error>;
 /// - Creating a resource fails with [`Error::already_exists`] if its name is in use.
 /// - An update fails with [`Error::concurrent_change`] if `revision` is not the stored revision. The caller can read it again and retry.
 /// - A method that takes an etag fails with [`Error::etag_mismatch`] if the etag is not the stored one.
+/// - Creating or updating a request policy fails with [`Code::AlreadyExists`] if another one has its display name or priority: of two
+///   writes at the same time, at most one succeeds.
 pub trait PolicyStore: Send + Sync + 'static {
     /// Returns the policies of `namespace`; `None` means of all namespaces and of the cluster scope.
     fn policies(
@@ -181,6 +184,24 @@ pub trait PolicyStore: Send + Sync + 'static {
         caller: Option<&Caller>,
         namespace: Option<&str>,
     ) -> impl Future<Output = Result<Vec<StoredPolicy>>> + Send;
+
+    /// Returns the policies of the cluster scope.
+    fn cluster_policies(&self, caller: Option<&Caller>) -> impl Future<Output = Result<Vec<StoredPolicy>>> + Send {
+        async move {
+            let mut policies = self.policies(caller, None).await?;
+            policies.retain(|policy| policy.id.namespace().is_none());
+            Ok(policies)
+        }
+    }
+
+    /// Returns the id of the policy with this uid; `None` if there is none. The permissions of callers are not checked.
+    fn policy_with_uid(&self, uid: &str) -> impl Future<Output = Result<Option<PolicyId>>> + Send;
+
+    /// Returns the tenants of the namespaces. The permissions of callers are not checked.
+    fn tenants(&self) -> impl Future<Output = Result<NamespaceTenants>> + Send;
+
+    /// Returns the time for which a change of a request policy waits until it is served, before it is answered.
+    fn serving_timeout(&self) -> Duration;
 
     /// Returns the policy `id`.
     fn policy(&self, caller: Option<&Caller>, id: &PolicyId) -> impl Future<Output = Result<StoredPolicy>> + Send;

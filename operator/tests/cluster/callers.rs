@@ -77,7 +77,7 @@ async fn a_flood_of_bad_tokens_becomes_few_token_reviews() -> Result<()> {
     // All at once: on a slow machine, one request after the other would not exceed the limits.
     let client = direct(&cluster, &bundle, AuthInfo::default())?;
     let flood = (0..200).map(async |number| {
-        let path = if number % 2 == 0 { GROUP } else { "/v1/policies" };
+        let path = [GROUP, "/v1/policies", "/api/v1/policies", "/api/v1alpha1/policies"][number % 4];
         let request = http::Request::get(path).header("authorization", format!("Bearer bad-{number}"));
         send(&client, request.body(Vec::new())?).await
     });

@@ -53,7 +53,7 @@ pub(super) struct ObservedObject<'a> {
 }
 
 impl<'a> ObservedObject<'a> {
-    fn new(object: &'a Object) -> Option<Self> {
+    pub(super) fn new(object: &'a Object) -> Option<Self> {
         let fingerprint = object.fingerprint()?;
         let (spec, annotations) = match (&object.manifest, &object.record) {
             (Some(version), _) => (version.spec.as_ref(), version.annotations.clone()),
@@ -216,6 +216,7 @@ impl FolderSource {
     }
 
     pub(crate) fn create_policy(&mut self, folder: &mut Folder, id: &PolicyId, change: Change) -> Result<StoredPolicy> {
+        self.check_unique(id, None, &change.spec)?;
         let content = Content { spec: json!(change.spec), annotations: change.annotations };
         self.create(folder, &policy_object(id), &format!("policies/{id}"), &content)?;
         self.stored_policy(id)
@@ -228,10 +229,11 @@ impl FolderSource {
         revision: &str,
         change: Change,
     ) -> Result<StoredPolicy> {
-        let before = self.stored_policy(id)?.meta;
+        let StoredPolicy { meta: before, spec, .. } = self.stored_policy(id)?;
         if before.revision != revision {
             return Err(Error::concurrent_change(&format!("policies/{id}")));
         }
+        self.check_unique(id, Some(&spec), &change.spec)?;
         let annotations = merge_annotations(before.annotations, change.annotations);
         let content = Content { spec: json!(change.spec), annotations };
         self.rewrite(folder, &policy_object(id), &content)?;
@@ -356,6 +358,7 @@ impl FolderSource {
             };
             return Err(Error::new(Code::FailedPrecondition, reason, message));
         }
+        self.check_unique(&name.policy, Some(&policy.spec), &experiment.spec)?;
         let drafts = (self.draft(&policy_object(&name.policy))?, self.draft(&experiment_object(name))?);
         commit::run(folder.path(), &policy, &experiment, drafts)?;
         tracing::info!(experiment = %name, etag = experiment.meta.etag, "committed by the API");

@@ -10,9 +10,8 @@ use axum::middleware::Next;
 use kube::Client;
 use proviso_authentication::{AuthenticationError, Caller, Permission, Permissions, Tokens};
 use proviso_crds::GROUP;
+use proviso_rest_api::Problem;
 
-use super::answer::Problem;
-use super::http::respond;
 use super::identity::Own;
 use crate::metrics::Metrics;
 use crate::table::Table;
@@ -51,7 +50,7 @@ impl CallerReviews {
             }
             Err((reason, problem)) => {
                 reviews.metrics.count_refused(reason);
-                respond(&Err(problem))
+                problem.to_response()
             }
         }
     }

@@ -11,10 +11,11 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::post;
 use proviso_core::request::{self, ConstraintCache, Decision, MAX_PAYLOAD_BYTES, Outcome};
 use proviso_http::{BodyError, BodyLimits, Peer, read_body};
+use proviso_rest_api::Problem;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::answer::{self, Problem};
+use super::answer;
 #[cfg(feature = "cluster")]
 use super::callers::{self, CallerReviews};
 use super::identity::{IdField, Identity, Named};
@@ -58,8 +59,8 @@ pub fn reviewed_router(table: Arc<SharedTable>, previews: PreviewQueue, callers:
 
 fn routes(engine: Engine) -> Router {
     Router::new()
-        .route("/api/v1/engine/evaluate", post(evaluate_adr))
-        .route("/api/v1alpha1/policies:evaluateRequest", post(evaluate_published))
+        .route("/api/v1/engine/evaluate", post(evaluate_adr).fallback(method_not_allowed))
+        .route("/api/v1alpha1/policies:evaluateRequest", post(evaluate_published).fallback(method_not_allowed))
         .with_state(Arc::new(engine))
 }
 
@@ -101,7 +102,7 @@ async fn evaluate_adr(State(engine): State<Arc<Engine>>, request: Request) -> Re
         let outcome = engine.evaluate(&table, request).await?;
         match &outcome.decision {
             Decision::Approved | Decision::Modified => Ok(answer::adr(&outcome)),
-            decision => Err(Problem::of(decision, StatusCode::FORBIDDEN).with_trail(&outcome.trail)),
+            decision => Err(answer::with_trail(answer::denial(decision, StatusCode::FORBIDDEN), &outcome.trail)),
         }
     };
     respond(&answered.await)
@@ -123,7 +124,7 @@ async fn evaluate_published(State(engine): State<Arc<Engine>>, request: Request)
         let outcome = engine.evaluate(&table, request).await?;
         match &outcome.decision {
             Decision::Approved | Decision::Modified => Ok(answer::published(&outcome)),
-            decision => Err(Problem::of(decision, StatusCode::NOT_ACCEPTABLE)),
+            decision => Err(answer::denial(decision, StatusCode::NOT_ACCEPTABLE)),
         }
     };
     respond(&answered.await)
@@ -160,7 +161,7 @@ impl Engine {
         let evaluated = evaluate(table, request, Arc::clone(&self.cache), Some(&self.previews)).await;
         evaluated.map_err(|refusal| match refusal {
             Refusal::Overloaded | Refusal::NotLoaded { .. } => Problem::unavailable(&refusal.to_string()),
-            Refusal::Unserved { .. } => Problem::internal(&refusal.to_string()),
+            Refusal::Unserved { .. } => answer::internal(&refusal.to_string()),
         })
     }
 }
@@ -168,7 +169,7 @@ impl Engine {
 /// Returns the caller whom the middleware has authenticated.
 #[cfg(feature = "cluster")]
 fn caller(head: &Parts) -> Result<&proviso_authentication::Caller, Problem> {
-    head.extensions.get().ok_or_else(|| Problem::internal("the caller was not authenticated"))
+    head.extensions.get().ok_or_else(|| answer::internal("the caller was not authenticated"))
 }
 
 /// Reads the body of a request. Errors name the field.
@@ -193,19 +194,20 @@ async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<
     Ok(body)
 }
 
-pub(super) fn respond(answered: &Result<Value, Problem>) -> Response<Body> {
-    let (status, content_type, body) = match answered {
-        Ok(answer) => (StatusCode::OK, "application/json", answer.to_string()),
-        Err(problem) => (problem.status(), "application/problem+json", problem.to_body()),
+async fn method_not_allowed(request: Request) -> Response<Body> {
+    let detail = format!("this path supports POST, not {}", request.method());
+    let problem = Problem::new("UNIMPLEMENTED", StatusCode::METHOD_NOT_ALLOWED, "Not implemented", detail);
+    let mut response = problem.to_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    response
+}
+
+fn respond(answered: &Result<Value, Problem>) -> Response<Body> {
+    let answer = match answered {
+        Ok(answer) => answer,
+        Err(problem) => return problem.to_response(),
     };
-    let mut response = Response::new(Body::from(body + "\n"));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if let Some(seconds) = answered.as_ref().err().and_then(Problem::retry_after) {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if status == StatusCode::UNAUTHORIZED {
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
+    let mut response = Response::new(Body::from(answer.to_string() + "\n"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

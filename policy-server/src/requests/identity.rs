@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use proviso_core::matching::Labels;
 use proviso_crds::TENANT;
+use proviso_rest_api::Problem;
 use serde::{Deserialize, Deserializer};
-
-use super::answer::Problem;
 
 /// The maximum length of the id of a user or a tenant, in bytes.
 const MAX_ID: usize = 253;

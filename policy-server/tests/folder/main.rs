@@ -19,6 +19,7 @@ mod malformed;
 mod operations;
 mod previews;
 mod reload;
+mod request_policies;
 mod request_previews;
 mod requests;
 mod serving;

@@ -14,6 +14,7 @@ use super::object::{self, Kind};
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result, Scope, Target, access_to_read, progress};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
+use crate::namespace_tenants::NamespaceTenants;
 use crate::operation::{AwaitedEffect, Effect, OperationResult, OperationSummary, Progress, StoredOperation};
 use crate::store::{Caller, Change, CommitPreconditions, PolicyStore, Preview, StoredExperiment, StoredPolicy};
 
@@ -24,6 +25,23 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         Ok(objects.iter().filter_map(|object| object::policy(object).ok()).collect())
     }
 
+    async fn cluster_policies(&self, caller: Option<&Caller>) -> Result<Vec<StoredPolicy>> {
+        let objects = self.list(caller, Kind::Policy, Scope::Cluster).await?;
+        Ok(objects.iter().filter_map(|object| object::policy(object).ok()).collect())
+    }
+
+    async fn policy_with_uid(&self, uid: &str) -> Result<Option<PolicyId>> {
+        self.find_uid(uid).await
+    }
+
+    async fn tenants(&self) -> Result<NamespaceTenants> {
+        self.namespace_tenants().await
+    }
+
+    fn serving_timeout(&self) -> Duration {
+        self.settings.serving_timeout
+    }
+
     async fn policy(&self, caller: Option<&Caller>, id: &PolicyId) -> Result<StoredPolicy> {
         self.authorize_policy(caller, "get", id).await?;
         object::policy(&self.get_policy(id).await?)
@@ -31,8 +49,9 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
 
     async fn create_policy(&self, caller: Option<&Caller>, id: &PolicyId, content: Change) -> Result<StoredPolicy> {
         self.authorize_policy(caller, "create", id).await?;
-        let object = object::new_policy(id, &content);
-        object::policy(&self.create(caller, Kind::Policy, object, &format!("policies/{id}")).await?)
+        let (object, name) = (object::new_policy(id, &content), format!("policies/{id}"));
+        let create = self.create(caller, Kind::Policy, object, &name);
+        object::policy(&Box::pin(self.write_unique(id, None, &content.spec, create)).await?)
     }
 
     async fn update_policy(
@@ -48,9 +67,11 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         if object.resource_version().as_deref() != Some(revision) {
             return Err(Error::concurrent_change(&name));
         }
+        let before = object::policy(&object)?.spec;
         object::replace_annotations(&mut object, content.annotations);
         object.data["spec"] = json!(content.spec);
-        object::policy(&self.replace(caller, Kind::Policy, object, &name).await?)
+        let replace = self.replace(caller, Kind::Policy, object, &name);
+        object::policy(&Box::pin(self.write_unique(id, Some(&before), &content.spec, replace)).await?)
     }
 
     /// Deletes the policy before its experiments: if the etag does not match, the experiments must stay. The operator

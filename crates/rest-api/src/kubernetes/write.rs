@@ -23,7 +23,7 @@ pub(super) fn post_params() -> PostParams {
     PostParams { field_manager: Some(field_managers::API.to_owned()), ..PostParams::default() }
 }
 
-fn patch_params() -> PatchParams {
+pub(super) fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(field_managers::API.to_owned()), ..PatchParams::default() }
 }
 

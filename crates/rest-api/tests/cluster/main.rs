@@ -11,4 +11,5 @@ mod attribution;
 mod commits;
 mod objects;
 mod operations;
+mod request_policies;
 mod test_api;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request};
@@ -13,16 +14,18 @@ use kube::{Api, Client};
 use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, CommitIntent, ExperimentStatus, fixtures};
 use proviso_e2e::{ControlPlane, Kubectl, manifests};
 use proviso_rest_api::kubernetes::{AllowAll, Authorizer, Kubernetes, Settings};
-use proviso_rest_api::{Caller, CommitPreconditions, ExperimentName, router};
+use proviso_rest_api::{Caller, CommitPreconditions, ExperimentName, request_policies_router, router};
 use serde_json::{Value, json};
 
 /// The namespace of the operator.
 pub const NAMESPACE: &str = "proviso-system";
 
+pub type Router = TowerToHyperService<axum::Router>;
+
 pub struct TestApi {
     pub client: Client,
     pub store: Arc<Kubernetes<AllowAll>>,
-    router: TowerToHyperService<axum::Router>,
+    router: Router,
     pub kubectl: Kubectl,
     _plane: ControlPlane,
 }
@@ -39,6 +42,17 @@ pub fn caller(user: &str) -> Caller {
     Caller { user: user.to_owned(), ..Caller::default() }
 }
 
+/// Returns the settings of a store. No operator runs, so a change does not wait until it is served.
+fn settings(impersonates_callers: bool) -> Settings {
+    Settings { namespace: NAMESPACE.to_owned(), impersonates_callers, serving_timeout: Duration::ZERO }
+}
+
+/// Returns the routes of `/v1` and of the management of request policies.
+fn both_routers<A: Authorizer>(store: &Arc<Kubernetes<A>>) -> Router {
+    let router = router(Arc::clone(store)).merge(request_policies_router(Arc::clone(store)));
+    TowerToHyperService::new(router)
+}
+
 impl TestApi {
     pub async fn start(name: &str) -> Self {
         let plane = ControlPlane::start(name).await.unwrap();
@@ -47,25 +61,40 @@ impl TestApi {
         let crds = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../crds"));
         manifests::apply_crds(&client, crds).await.unwrap();
         kubectl.run(&["create", "namespace", NAMESPACE]).await.unwrap();
-        let settings = Settings { namespace: NAMESPACE.to_owned(), impersonates_callers: false };
+        let settings = settings(false);
         let store = Arc::new(Kubernetes::new(client.clone(), AllowAll, settings));
-        let router = TowerToHyperService::new(router(Arc::clone(&store)));
+        let router = both_routers(&store);
         Self { client, store, router, kubectl, _plane: plane }
     }
 
     /// Returns another store over the same API server.
     pub fn store_with<A: Authorizer>(&self, authorizer: A, impersonates_callers: bool) -> Kubernetes<A> {
-        let settings = Settings { namespace: NAMESPACE.to_owned(), impersonates_callers };
+        let settings = settings(impersonates_callers);
         Kubernetes::new(self.client.clone(), authorizer, settings)
     }
 
+    /// Returns the routes of another replica over the same API server.
+    pub fn another_router(&self) -> Router {
+        self.router_with(AllowAll)
+    }
+
+    /// Returns the routes of a replica with this authorizer.
+    pub fn router_with<A: Authorizer>(&self, authorizer: A) -> Router {
+        both_routers(&Arc::new(self.store_with(authorizer, false)))
+    }
+
     pub async fn call(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        Self::send(&self.router, method, path, body).await
+    }
+
+    /// Calls a method of a replica. Returns the status and the body; null if the body is empty.
+    pub async fn send(router: &Router, method: Method, path: &str, body: Value) -> (u16, Value) {
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         let request = Request::builder().method(method).uri(path).body(body).unwrap();
-        let response = self.router.call(request).await.unwrap();
+        let response = router.call(request).await.unwrap();
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, serde_json::from_slice(&body).unwrap())
+        (status, if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() })
     }
 
     pub async fn ok(&self, method: Method, path: &str, body: Value) -> Value {

@@ -7,6 +7,8 @@
     reason = "clippy knows only #[test] functions as tests"
 )]
 
+mod memory_store;
 mod operations;
+mod request_policies;
 mod router;
 mod store;

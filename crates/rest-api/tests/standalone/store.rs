@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use proviso_core::PolicyId;
 use proviso_rest_api::{
-    AwaitedEffect, Caller, Change, Code, CommitPreconditions, Error, ExperimentName, OperationResult, OperationSummary,
-    PolicyStore, Preview, Progress, StoredExperiment, StoredOperation, StoredPolicy,
+    AwaitedEffect, Caller, Change, Code, CommitPreconditions, Error, ExperimentName, NamespaceTenants, OperationResult,
+    OperationSummary, PolicyStore, Preview, Progress, StoredExperiment, StoredOperation, StoredPolicy,
 };
 
 /// A store of operations. Lists fail with [`Code::PermissionDenied`], and say who may not list what. Every other method about
@@ -54,6 +55,15 @@ impl PolicyStore for TestStore {
     async fn policies(&self, caller: MaybeCaller<'_>, namespace: Option<&str>) -> Result<Vec<StoredPolicy>> {
         let user = caller.map_or("no caller", |caller| &caller.user);
         Err(forbidden(namespace.map_or_else(|| user.to_owned(), |namespace| format!("{user} in {namespace}"))))
+    }
+    async fn policy_with_uid(&self, _: &str) -> Result<Option<PolicyId>> {
+        panic!("on purpose")
+    }
+    async fn tenants(&self) -> Result<NamespaceTenants> {
+        panic!("on purpose")
+    }
+    fn serving_timeout(&self) -> Duration {
+        Duration::ZERO
     }
     async fn policy(&self, _: MaybeCaller<'_>, _: &PolicyId) -> Result<StoredPolicy> {
         panic!("on purpose")

@@ -89,7 +89,11 @@ impl Server {
             let answer = server.answer(&request);
             async move { answer }
         });
-        let settings = Settings { namespace: "proviso".to_owned(), impersonates_callers: false };
+        let settings = Settings {
+            namespace: "proviso".to_owned(),
+            impersonates_callers: false,
+            serving_timeout: std::time::Duration::ZERO,
+        };
         let reviews = Arc::new(Mutex::default());
         let authorizer = OnlyNamespace(namespace, Arc::clone(&reviews));
         let store = Kubernetes::new(Client::new(router, "proviso"), authorizer, settings);
