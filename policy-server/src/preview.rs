@@ -12,13 +12,11 @@ mod line;
 mod queue;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use proviso_core::matching::Labels;
 use proviso_core::sampling::is_sampled;
 use proviso_core::{Divergence, Mode, Review, Verdict};
 use proviso_crds::PreviewLogging;
@@ -31,7 +29,7 @@ use tokio::time::MissedTickBehavior;
 use crate::budgets::Overloaded;
 use crate::config::PreviewPriority;
 use crate::decide::Decision;
-use crate::table::{Experiment, Revision};
+use crate::table::{Experiment, Revision, Table};
 use comparison::Comparison;
 use drops::DropLog;
 use evaluation::Evaluation;
@@ -53,7 +51,8 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Job {
     pub live: Live,
     pub experiments: Vec<(Arc<Experiment>, Concern)>,
-    pub namespaces: Arc<BTreeMap<String, Labels>>,
+    /// The policies at the time of the request.
+    pub table: Arc<Table>,
     pub review: Review,
     /// The arrival time of the request. Previews do not end in the order of their requests.
     pub arrived_at: Timestamp,

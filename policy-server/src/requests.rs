@@ -2,6 +2,7 @@
 
 mod answer;
 mod http;
+mod objects;
 mod served;
 
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use proviso_core::request::{Chain, ConstraintCache, Decision, Outcome, Progress, Request, RevisionId};
 use proviso_core::{Failure, PolicyId};
-use proviso_engines::{Deadline, EvaluationError, Program, isolated};
+use proviso_engines::{Deadline, EvaluationError, Shortage, isolated};
 
 use crate::budgets::Overloaded;
 use crate::decide::count_shortage;
@@ -18,10 +19,9 @@ use crate::metrics;
 use crate::table::{Revision, Table};
 
 pub use http::router;
+pub use objects::evaluate_object;
 pub use served::ServedRequests;
 
-/// The time limit of a request: all evaluations of its chain together.
-const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit of one step of a chain besides the evaluation of its policy. A step takes at most about a second.
 const STEP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -41,22 +41,39 @@ impl From<Overloaded> for Refusal {
     }
 }
 
+/// The purpose of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The answer to a caller. Each policy takes a place of its own share. Metrics and the log have the decision.
+    Answer,
+    /// The preview of an experiment, within the budget of the caller. Nothing is counted or logged as a decision.
+    Preview,
+}
+
 /// The evaluation of a chain.
 struct Evaluation<'a> {
     /// The revisions of the policies that cover the request.
     revisions: HashMap<RevisionId, &'a Arc<Revision>>,
     deadline: Instant,
+    purpose: Purpose,
 }
 
-/// Evaluates a request with the live policies of a table, which stays the same until the end.
+/// Evaluates a request with the live policies of a table, which stays the same until the end. The policy that is evaluated at the deadline
+/// fails.
 ///
 /// # Errors
 /// Returns an error if the server has no capacity for the evaluation now, or if a policy that covers the request has no generation
 /// that works.
-pub async fn evaluate(table: &Table, request: Request, cache: Arc<ConstraintCache>) -> Result<Outcome, Refusal> {
+pub async fn evaluate(
+    table: &Table,
+    request: Request,
+    cache: Arc<ConstraintCache>,
+    deadline: Instant,
+    purpose: Purpose,
+) -> Result<Outcome, Refusal> {
     let covering = table.requests.covering(&request)?;
     let revisions = covering.iter().map(|(policy, revision)| (policy.revision.clone(), revision)).collect();
-    let evaluation = Evaluation { revisions, deadline: Instant::now() + TIME_LIMIT };
+    let evaluation = Evaluation { revisions, deadline, purpose };
     let start = Instant::now();
     let mut progress = Chain::start(request, covering.into_iter().map(|(policy, _)| policy.clone()), cache);
     let outcome = loop {
@@ -65,7 +82,9 @@ pub async fn evaluate(table: &Table, request: Request, cache: Arc<ConstraintCach
             Progress::Done(outcome) => break *outcome,
         }
     };
-    log(&outcome, start);
+    if purpose == Purpose::Answer {
+        log(&outcome, start);
+    }
     Ok(outcome)
 }
 
@@ -100,31 +119,39 @@ impl Evaluation<'_> {
             let failure = Failure::new("Internal", "the revision is not in the table");
             return Ok(chain.apply(Err(failure)));
         };
-        let is_wasm = matches!(revision.program, Program::Wasm(_) | Program::Group(_));
-        let budget = revision.accounts.place(is_wasm, &revision.metrics.places).await?;
+        if self.purpose == Purpose::Preview {
+            return self.apply(revision, chain).await.map(|(progress, _)| progress).map_err(|_| Overloaded);
+        }
+        let budget = revision.accounts.place(revision.program.may_use_wasm(), &revision.metrics.places).await?;
         let start = Instant::now();
-        let deadline = Deadline::at(self.deadline.min(start + revision.timeout));
-        let (result, progress) = budget
-            .run(async {
-                let result = revision.program.evaluate_request(&chain, deadline).await;
-                let result = match result {
-                    Err(EvaluationError::Overloaded(shortage)) => return Err(shortage),
-                    Err(error) => Err(Failure::from(&error)),
-                    Ok(value) => Ok(value),
-                };
-                let is_failed = result.is_err();
-                // The validation of constraints takes CPU time, which belongs to the policy too.
-                let applied = isolated(Deadline::after(STEP_TIME_LIMIT), move || Ok(chain.apply(result))).await;
-                Ok((is_failed, applied))
-            })
-            .await
-            .map_err(|shortage| count_shortage(revision, shortage))?;
-        let progress = progress.map_err(|error| {
-            tracing::warn!(policy = %revision.policy, %error, "a step of a chain did not end");
-            Overloaded
+        let applied = budget.run(self.apply(revision, chain)).await;
+        let (progress, is_failed) = applied.map_err(|shortage| match shortage {
+            Some(shortage) => count_shortage(revision, shortage),
+            None => Overloaded,
         })?;
-        revision.metrics.observe(outcome_of(&progress, result), Some(start.elapsed()));
+        revision.metrics.observe(outcome_of(&progress, is_failed), Some(start.elapsed()));
         Ok(progress)
+    }
+
+    /// Evaluates a revision for a chain, and applies its result. Returns the next step, and true if the evaluation failed.
+    ///
+    /// # Errors
+    /// Returns the resource that the evaluation did not get; `None` if the result was not applied in time.
+    async fn apply(&self, revision: &Revision, chain: Box<Chain>) -> Result<(Progress, bool), Option<Shortage>> {
+        let deadline = Deadline::at(self.deadline.min(Instant::now() + revision.timeout));
+        let result = match revision.program.evaluate_request(&chain, deadline).await {
+            Err(EvaluationError::Overloaded(shortage)) => return Err(Some(shortage)),
+            Err(error) => Err(Failure::from(&error)),
+            Ok(value) => Ok(value),
+        };
+        let is_failed = result.is_err();
+        // The validation of constraints takes CPU time, which belongs to the policy too.
+        let applied = isolated(Deadline::after(STEP_TIME_LIMIT), move || Ok(chain.apply(result))).await;
+        let progress = applied.map_err(|error| {
+            tracing::warn!(policy = %revision.policy, %error, "a step of a chain did not end");
+            None
+        })?;
+        Ok((progress, is_failed))
     }
 }
 

@@ -154,7 +154,7 @@ impl Server {
             let message = format!("{} decides about requests to services, and not about reviews", endpoint.policy);
             return Err(Refusal::new(StatusCode::NOT_FOUND, "unknown_policy", message));
         }
-        let decision = decide(revision, &review, endpoint.action, &table.namespaces).await.map_err(|Overloaded| {
+        let decision = decide(&table, revision, &review, endpoint.action).await.map_err(|Overloaded| {
             let message = "overloaded: too many evaluations at the same time";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
         })?;
@@ -172,8 +172,8 @@ impl Server {
         let preview = move || {
             let Some(entry) = table.policies.get(&policy) else { return };
             let experiments = experiments::piggybacked(&table, entry, &revision, &review);
-            let (live, namespaces) = (Live::Answered { revision, decision }, Arc::clone(&table.namespaces));
-            previews.offer(Job { live, experiments, namespaces, review, arrived_at });
+            let live = Live::Answered { revision, decision };
+            previews.offer(Job { live, experiments, table, review, arrived_at });
         };
         Ok(json(StatusCode::OK, NotifyOnDropBody::new(body, preview)))
     }

@@ -17,7 +17,7 @@ use crate::{is_skipped, repository};
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The pages of the walk through a cluster, in order. The last page removes Proviso.
-const CLUSTER: [&str; 9] = [
+const CLUSTER: [&str; 10] = [
     "docs/tutorials/cluster.md",
     "README.md",
     "docs/how-to/operate-policies.md",
@@ -26,6 +26,7 @@ const CLUSTER: [&str; 9] = [
     "docs/reference/cli.md",
     "docs/reference/programs.md",
     "docs/how-to/authenticate-api-servers.md",
+    "docs/how-to/request-policies-on-objects.md",
     "docs/how-to/install.md",
 ];
 /// The pages of walks over a folder of manifests, with their folders. Each has a policy server of its own.

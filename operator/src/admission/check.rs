@@ -32,10 +32,6 @@ fn check(
         errors.push(field_error("metadata.name", error.to_string()));
     }
     errors.extend(spec_errors);
-    if spec.request.is_some() {
-        let message = "is served without a cluster only: use `policy-server --manifests`";
-        errors.push(field_error(format!("{at}.request"), message));
-    }
     reject_file_modules(&format!("{at}.program"), &spec.program, &mut errors);
     errors.extend(proviso_crds::context::check(at, namespace, spec));
     for (index, rule) in spec.admission.iter().flat_map(|admission| &admission.rules).enumerate() {
@@ -73,7 +69,7 @@ fn reject_file_modules(at: &str, program: &Program, errors: &mut Vec<FieldError>
                 reject_file_modules(&format!("{at}.group.members.{name}.program"), &member.program, errors);
             }
         }
-        Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
+        Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
     }
 }
 

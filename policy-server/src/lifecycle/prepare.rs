@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use proviso_artifacts::{Digest, Fetcher, Volume};
 use proviso_capabilities::{Grants, HostContext, PolicyHost};
+use proviso_core::request::ConstraintCache;
 use proviso_core::{Match, PolicyId, experiment};
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Tenants, Wasm};
 use proviso_engines::{CompileError, Deadline, Program, group, wasm};
@@ -22,6 +23,7 @@ use crate::compile::Compilers;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
+use crate::program::{ObjectRequests, RevisionProgram};
 use crate::table::{AdmissionPoint, Point, RequestPoint, Revision};
 use crate::tenants::TenantSettings;
 
@@ -45,7 +47,7 @@ pub struct RevisionId<'a> {
 /// The prepared program of a spec.
 #[derive(Debug)]
 pub struct Prepared {
-    pub program: Program,
+    pub program: RevisionProgram,
     /// The digests of the modules of the program, by their references.
     pub modules: BTreeMap<String, Digest>,
 }
@@ -63,6 +65,8 @@ pub struct Preparer {
     pub time_limits: TimeLimits,
     /// The limits of namespaced policies; `None` without a cluster, where all policies have the same author.
     pub tenants: Option<TenantSettings>,
+    /// The compiled constraints of request policies, shared by all policies that evaluate them.
+    pub constraints: Arc<ConstraintCache>,
 }
 
 /// The time limits of evaluations.
@@ -111,7 +115,7 @@ impl Preparer {
         &self,
         id: RevisionId<'_>,
         spec: &PolicySpec,
-        program: Program,
+        program: RevisionProgram,
         metrics: &Metrics,
     ) -> Result<Revision, PrepareError> {
         Ok(Revision {
@@ -181,8 +185,8 @@ impl Preparer {
     /// Returns an error if one of the steps fails.
     pub async fn prepare(&self, desired: &Desired, permit: Permit) -> Result<Prepared, PrepareError> {
         let Desired { policy, spec, scope: Scope(at), modules, was_prepared, .. } = desired;
-        // Clusters do not serve requests to services yet, and no experiment is previewed on them.
-        if spec.request.is_some() && (desired.experiment.is_some() || !self.host_context.is_folder()) {
+        // No experiment is previewed on requests to services yet.
+        if spec.request.is_some() && desired.experiment.is_some() {
             return Err(PrepareError::Unsupported(format!("{at}.request")));
         }
         if self.host_context.is_folder() {
@@ -192,7 +196,13 @@ impl Preparer {
         let mut parts = Parts::new(policy, grants, self.limits(desired).await?, modules, permit);
         let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
-        let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
+        let program = match &spec.program {
+            ProgramSpec::Requests(requests) => {
+                let binding = requests.binding(&format!("{field}.requests")).map_err(PrepareError::Field)?;
+                RevisionProgram::Requests(ObjectRequests { binding, cache: Arc::clone(&self.constraints) })
+            }
+            program => self.program(&field, program, &spec.settings, host, &mut parts).await?.into(),
+        };
         parts.wait_for_context(*was_prepared).await?;
         let place = self.budgets.accounts(policy).preparation_place().await;
         let timeout = self.timeout(policy, spec);
@@ -225,6 +235,8 @@ impl Preparer {
                     .map(Program::Cel)
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
+            // The validation refuses it as a member of a group.
+            ProgramSpec::Requests(_) => Err(PrepareError::Unsupported(format!("{field}.requests"))),
         };
         Ok(program?.with_host(host).with_memory_limit(self.compilers.memory_limit()))
     }

@@ -1,7 +1,7 @@
 //! The HTTP routes for requests to services, as the ADR and as the published API of the DCM project have them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -14,13 +14,15 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{self, Problem};
-use super::{Refusal, evaluate};
+use super::{Purpose, Refusal, evaluate};
 use crate::table::SharedTable;
 
 /// The maximum size of a body, in bytes: a payload, and the names of the caller.
 const MAX_BODY: usize = MAX_PAYLOAD_BYTES + (64 << 10);
 /// The time within which a client must send the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of a request: all evaluations of its chain together.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The maximum length of the id of a user or a tenant, in bytes.
 const MAX_ID: usize = 253;
 
@@ -105,7 +107,9 @@ impl Engine {
         if !table.is_complete {
             return Err(Problem::unavailable("the policies are still being loaded"));
         }
-        evaluate(&table, request, Arc::clone(&self.cache)).await.map_err(|refusal| match refusal {
+        let deadline = Instant::now() + TIME_LIMIT;
+        let evaluated = evaluate(&table, request, Arc::clone(&self.cache), deadline, Purpose::Answer).await;
+        evaluated.map_err(|refusal| match refusal {
             Refusal::Overloaded => Problem::unavailable(&refusal.to_string()),
             Refusal::Unserved { .. } => Problem::internal(&refusal.to_string()),
         })

@@ -56,9 +56,12 @@ impl ServedRequests {
 
 /// Returns the criteria of a policy. The tenant of its namespace is one of them.
 fn criteria(id: &PolicyId, point: &RequestPoint, namespaces: &BTreeMap<String, Labels>) -> Criteria {
-    let tenant = id.namespace().map(|namespace| {
-        let labels = namespaces.get(namespace);
-        labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
-    });
+    let tenant = id.namespace().map(|namespace| tenant_of(namespace, namespaces));
     Criteria { tenant, ..point.criteria.clone() }
+}
+
+/// Returns the tenant of a namespace: the value of its label, or its name.
+pub(super) fn tenant_of(namespace: &str, namespaces: &BTreeMap<String, Labels>) -> String {
+    let label = namespaces.get(namespace).and_then(|labels| labels.get(TENANT));
+    label.cloned().unwrap_or_else(|| namespace.to_owned())
 }
