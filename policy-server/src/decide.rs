@@ -35,8 +35,8 @@ pub struct Decision {
 /// The reason why an evaluation has no verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoVerdict {
-    /// The server cannot evaluate the request now. `None` if the shortage is counted already, at another policy.
-    Overloaded(Option<Shortage>),
+    /// The server cannot evaluate the request now.
+    Overloaded(Shortage),
     /// The evaluation failed. The request is denied.
     Failed(Failure),
 }
@@ -50,7 +50,7 @@ impl From<Failure> for NoVerdict {
 impl From<EvaluationError> for NoVerdict {
     fn from(error: EvaluationError) -> Self {
         match error {
-            EvaluationError::Overloaded(shortage) => Self::Overloaded(Some(shortage)),
+            EvaluationError::Overloaded(shortage) => Self::Overloaded(shortage),
             error => Self::Failed(Failure::from(&error)),
         }
     }
@@ -148,8 +148,7 @@ pub async fn decide(
     let (decided, failed) = match asked {
         Ok(Asked::Excluded(why)) => return Ok(skip(revision, review, why)),
         Ok(Asked::Evaluated(verdict)) => (verdict, None),
-        Err(NoVerdict::Overloaded(Some(shortage))) => return Err(count_shortage(revision, shortage)),
-        Err(NoVerdict::Overloaded(None)) => return Err(Overloaded),
+        Err(NoVerdict::Overloaded(shortage)) => return Err(count_shortage(revision, shortage)),
         Err(NoVerdict::Failed(failure)) => (failure.verdict(), Some(failure)),
     };
     let denied = !decided.allowed;
@@ -203,29 +202,27 @@ async fn ask(
     review: &Review,
 ) -> Result<(Result<Asked, NoVerdict>, Duration), Overloaded> {
     let is_code = matches!(revision.program, RevisionProgram::Code(_));
-    let evaluate = async || evaluate(table, revision, review, Purpose::Answer).await.map(Asked::Evaluated);
     let mut start = Instant::now();
-    let mut asked = Ok(None);
     if is_code || checks_conditions(revision, review) {
         let budget = revision.accounts.place(revision.program.may_use_wasm(), &revision.metrics.places).await?;
         start = Instant::now();
-        let within_place = budget.run(async {
+        let within_place = async {
             match condition_mismatch(revision, review).await? {
                 Some(why) => Ok(Some(Asked::Excluded(why))),
-                None if is_code => evaluate().await.map(Some),
+                None if is_code => {
+                    evaluate(table, revision, review, Purpose::Answer).await.map(|it| Some(Asked::Evaluated(it)))
+                }
                 None => Ok(None),
             }
-        });
-        asked = within_place.await;
+        };
+        if let Some(asked) = budget.run(within_place).await.transpose() {
+            return Ok((asked, start.elapsed()));
+        }
     }
-    // The place is returned now: the request policies take places of their own. If this evaluation held one meanwhile, evaluations
-    // could wait for each other until none has time left.
-    let asked = match asked {
-        Ok(Some(asked)) => Ok(asked),
-        Ok(None) => evaluate().await,
-        Err(error) => Err(error),
-    };
-    Ok((asked, start.elapsed()))
+    // This evaluation holds no place: the request policies take places of their own. Otherwise, evaluations could wait for each other
+    // until none has time left.
+    let verdict = evaluate(table, revision, review, Purpose::Answer).await;
+    Ok((verdict.map(Asked::Evaluated), start.elapsed()))
 }
 
 /// Returns the verdict of the program, before the mode, `mutating` and the message of the policy apply. The caller runs code within the

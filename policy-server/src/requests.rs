@@ -147,11 +147,13 @@ impl Evaluation<'_> {
         let is_failed = result.is_err();
         // The validation of constraints takes CPU time, which belongs to the policy too.
         let applied = isolated(Deadline::after(STEP_TIME_LIMIT), move || Ok(chain.apply(result))).await;
-        let progress = applied.map_err(|error| {
-            tracing::warn!(policy = %revision.policy, %error, "a step of a chain did not end");
-            None
-        })?;
-        Ok((progress, is_failed))
+        match applied {
+            Ok(progress) => Ok((progress, is_failed)),
+            Err(error) => {
+                tracing::warn!(policy = %revision.policy, %error, "a step of a chain did not end");
+                Err(None)
+            }
+        }
     }
 }
 

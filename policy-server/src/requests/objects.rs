@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proviso_core::{Failure, Reason, Review, Verdict};
-use proviso_engines::EvaluationError;
+use proviso_engines::{EvaluationError, Shortage};
 use tokio::time::timeout_at;
 
 use super::served::tenant_of;
@@ -18,6 +18,8 @@ use crate::table::{Origin, Revision, Table};
 const UNSERVED: Reason = Reason::new("Unserved");
 /// This replica does not know everything yet that the decision depends on.
 const NOT_READY: Reason = Reason::new("NotReady");
+/// The share of a policy of the chain is in use.
+const OVERLOADED: Reason = Reason::new("Overloaded");
 
 /// Returns the verdict of the live request policies of a table about the object of a review, within the time limit of the revision
 /// whose program they are. For an answer, the caller holds no place, because the policies take places of their own.
@@ -49,7 +51,12 @@ pub async fn evaluate_object(
         .await
         .map_err(|_| Failure::from(&EvaluationError::DeadlineExceeded))?
         .map_err(|refusal| match refusal {
-            Refusal::Overloaded => NoVerdict::Overloaded(None),
+            // An HTTP error would let the object pass under `failurePolicy: Ignore`, and each tenant can use up the share of its own
+            // policies.
+            Refusal::Overloaded if purpose == Purpose::Answer => {
+                Failure::new(OVERLOADED, format!("{refusal}: try again")).into()
+            }
+            Refusal::Overloaded => NoVerdict::Overloaded(Shortage::Cpu),
             Refusal::Unserved { .. } => Failure::new(UNSERVED, refusal.to_string()).into(),
         })?;
     Ok(requests.binding.verdict(&payload, &outcome)?)

@@ -160,9 +160,10 @@ async fn an_update_is_decided_if_it_changes_the_payload() {
     violating["spec"]["cpu"] = json!(64);
     let (answer, _) = update(|it| it["metadata"]["finalizers"] = json!([]), &violating).await;
     assert!(answer.is_allowed(), "{}", answer.text);
-    for change in
-        [|it: &mut Value| it["spec"]["memoryGib"] = json!(4), |it| it["metadata"]["labels"] = json!({"stage": "test"})]
-    {
+    for change in [
+        |it: &mut Value| it["spec"]["memoryGib"] = json!(4),
+        |it: &mut Value| it["metadata"]["labels"] = json!({"a": "b"}),
+    ] {
         let (answer, _) = update(change, &violating).await;
         assert!(answer.message().contains("`spec.cpu`"), "{}", answer.text);
     }
@@ -185,17 +186,18 @@ async fn one_place_is_enough_for_a_chain_and_its_binding() {
         for _ in 0..20 {
             begun.push(server.begin(path, review("ben", &web, None).to_string()).await);
         }
-        let mut allowed = 0;
         for answer in begun {
             let answer = answer.await.unwrap();
             match answer.status.as_u16() {
-                200 => allowed += u32::from(answer.is_allowed()),
+                // A denial, and no HTTP error, which would let the object pass under `failurePolicy: Ignore`.
+                200 => assert!(answer.is_allowed() || answer.message().contains("overloaded"), "{}", answer.text),
                 status => assert!(status == 503 && answer.text.contains("overloaded"), "{}", answer.text),
             }
         }
-        assert!(allowed > 0);
+        server.until("free places", async || server.count("proviso_evaluation_places_in_use", &[]).await == 0).await;
+        let answer = server.post(path, review("ben", &web, None).to_string()).await;
+        assert!(answer.is_allowed(), "every place is free again: {}", answer.text);
     }
-    server.until("free places", async || server.count("proviso_evaluation_places_in_use", &[]).await == 0).await;
 }
 
 #[tokio::test]
@@ -212,7 +214,7 @@ async fn the_time_limit_of_the_binding_bounds_the_chain() {
     let answer = server.post("/validate/cluster.quick", review("ben", &object, None).to_string()).await;
     assert_eq!((answer.is_allowed(), answer.response()["status"]["code"].as_u64()), (false, Some(500)));
     let message = answer.message();
-    assert!(message.contains("cluster.slow") && message.contains("exceeded the allowed execution time"), "{message}");
+    assert!(message.contains("exceeded the allowed execution time"), "{message}");
 }
 
 #[tokio::test]
