@@ -15,6 +15,7 @@ mod experiment;
 pub mod fixtures;
 mod formats;
 pub mod names;
+mod object_requests;
 mod policy;
 mod policy_server;
 mod preview_end;
@@ -39,6 +40,7 @@ pub use experiment::{
     DivergenceCounts, DivergenceSample, ExperimentSpec, ExperimentStatus, PolicyExperiment, PolicyRef, PreviewLogging,
     PreviewMetadata, PreviewSettings, PreviewState, StopCause, TTL, time_to_live, time_to_live_or_longest,
 };
+pub use object_requests::ObjectRequests;
 pub use policy::{
     ClusterPolicy, ClusterPolicySpec, MAX_REVISION_HISTORY, Policy, PolicyPhase, PolicySpec, PolicyStatus, ReplicaCount,
 };

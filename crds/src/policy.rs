@@ -43,7 +43,7 @@ pub struct PolicySpec {
     /// The name of the PolicyServer that evaluates this policy. Default: `default`.
     #[serde(default = "default_policy_server")]
     pub policy_server: String,
-    /// The program that evaluates requests: exactly one of `wasm`, `rego`, `cel` and `group`.
+    /// The program that evaluates requests: exactly one of `wasm`, `rego`, `cel`, `group` and `requests`.
     pub program: Program,
     /// True if the policy decides requests. False switches the policy off, for example in an emergency, and keeps its revisions.
     /// Default: true.

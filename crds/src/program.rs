@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The program of a policy: exactly one of `wasm`, `rego`, `cel` and `group`.
+use crate::object_requests::ObjectRequests;
+
+/// The program of a policy: exactly one of `wasm`, `rego`, `cel`, `group` and `requests`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", try_from = "ProgramFields")]
 pub enum Program {
@@ -19,13 +21,15 @@ pub enum Program {
     Cel(Cel),
     /// Several programs and a boolean expression over their results.
     Group(Group),
+    /// The request policies of the policy server, which decide about a part of the object.
+    Requests(ObjectRequests),
 }
 
 /// The fields of a [`Program`]. serde_yaml does not read an enum from a mapping, so `Program` is read by way of this struct.
 #[derive(Deserialize, KubeSchema)]
 #[x_kube(
-    validation = Rule::new("[has(self.wasm), has(self.rego), has(self.cel), has(self.group)].exists_one(it, it)")
-        .message("needs exactly one of `wasm`, `rego`, `cel` and `group`")
+    validation = Rule::new("[has(self.wasm), has(self.rego), has(self.cel), has(self.group), has(self.requests)].exists_one(it, it)")
+        .message("needs exactly one of `wasm`, `rego`, `cel`, `group` and `requests`")
 )]
 struct ProgramFields {
     /// A WebAssembly module, such as a Kubewarden policy.
@@ -36,18 +40,22 @@ struct ProgramFields {
     cel: Option<Cel>,
     /// Several programs and a boolean expression over their results.
     group: Option<Group>,
+    /// The request policies of the policy server, which decide about a part of the object.
+    requests: Option<ObjectRequests>,
 }
 
 impl TryFrom<ProgramFields> for Program {
     type Error = &'static str;
 
     fn try_from(fields: ProgramFields) -> Result<Self, Self::Error> {
-        match fields {
-            ProgramFields { wasm: Some(wasm), rego: None, cel: None, group: None } => Ok(Self::Wasm(wasm)),
-            ProgramFields { wasm: None, rego: Some(rego), cel: None, group: None } => Ok(Self::Rego(rego)),
-            ProgramFields { wasm: None, rego: None, cel: Some(cel), group: None } => Ok(Self::Cel(cel)),
-            ProgramFields { wasm: None, rego: None, cel: None, group: Some(group) } => Ok(Self::Group(group)),
-            _ => Err("needs exactly one of `wasm`, `rego`, `cel` and `group`"),
+        let ProgramFields { wasm, rego, cel, group, requests } = fields;
+        match (wasm, rego, cel, group, requests) {
+            (Some(wasm), None, None, None, None) => Ok(Self::Wasm(wasm)),
+            (None, Some(rego), None, None, None) => Ok(Self::Rego(rego)),
+            (None, None, Some(cel), None, None) => Ok(Self::Cel(cel)),
+            (None, None, None, Some(group), None) => Ok(Self::Group(group)),
+            (None, None, None, None, Some(requests)) => Ok(Self::Requests(requests)),
+            _ => Err("needs exactly one of `wasm`, `rego`, `cel`, `group` and `requests`"),
         }
     }
 }

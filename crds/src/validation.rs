@@ -6,6 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use serde_json::{Map, Value};
 
+use crate::object_requests;
 use crate::request::{MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
 use crate::{Admission, Cel, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
 
@@ -93,6 +94,7 @@ impl Errors {
     }
 
     fn policy(&mut self, at: &str, spec: &PolicySpec) {
+        self.0.extend(object_requests::check(at, spec));
         let point = if spec.request.is_some() { Point::Request } else { Point::Admission };
         self.program(&format!("{at}.program"), &spec.program, point);
         self.settings(&format!("{at}.settings"), &spec.settings);
@@ -157,6 +159,8 @@ impl Errors {
                 }
             }
             Program::Group(group) => self.group(&format!("{at}.group"), group, point),
+            // `object_requests::check` checks the whole spec.
+            Program::Requests(_) => {}
         }
     }
 
@@ -232,10 +236,16 @@ impl Errors {
         }
         for (name, member) in &group.members {
             let at = format!("{at}.members.{name}");
-            if matches!(*member.program, Program::Group(_)) {
-                self.add(format!("{at}.program"), "is a group: a group cannot be a member of a group");
-            } else {
-                self.program(&format!("{at}.program"), &member.program, point);
+            match *member.program {
+                Program::Group(_) => {
+                    self.add(format!("{at}.program"), "is a group: a group cannot be a member of a group");
+                }
+                Program::Requests(_) => {
+                    let message =
+                        "is `requests`, which cannot be a member of a group: make it the program of another policy";
+                    self.add(format!("{at}.program"), message);
+                }
+                _ => self.program(&format!("{at}.program"), &member.program, point),
             }
             self.settings(&format!("{at}.settings"), &member.settings);
         }

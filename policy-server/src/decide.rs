@@ -1,16 +1,19 @@
 //! The decision of one revision about one request: matching, evaluation within the time limit, enforcement, metrics and log.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proviso_core::matching::{Coverage, Labels};
 use proviso_core::review::{Operation, REDACTED};
 use proviso_core::{Action, Failure, Mode, Review, Verdict};
-use proviso_engines::{Deadline, EvaluationError, Program, Shortage};
+use proviso_engines::{Deadline, EvaluationError, Shortage};
 
 use crate::budgets::Overloaded;
 use crate::metrics::{Outcome, RefusalReason};
-use crate::table::Revision;
+use crate::preview::PreviewQueue;
+use crate::program::RevisionProgram;
+use crate::requests::{Purpose, evaluate_object};
+use crate::table::{Revision, Table};
 
 /// The reason why a request policy is not asked about a review.
 const NOT_ABOUT_REVIEWS: &str = "the policy decides about requests to services";
@@ -28,6 +31,30 @@ pub struct Decision {
     pub unenforced: Option<Box<Verdict>>,
     /// True if the program was asked. False if the policy is disabled or does not cover the request.
     pub was_asked: bool,
+}
+
+/// The reason why an evaluation has no verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoVerdict {
+    /// The server cannot evaluate the request now.
+    Overloaded(Shortage),
+    /// The evaluation failed. The request is denied.
+    Failed(Failure),
+}
+
+impl From<Failure> for NoVerdict {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<EvaluationError> for NoVerdict {
+    fn from(error: EvaluationError) -> Self {
+        match error {
+            EvaluationError::Overloaded(shortage) => Self::Overloaded(shortage),
+            error => Self::Failed(Failure::from(&error)),
+        }
+    }
 }
 
 /// Returns the reason why the program of a revision is not evaluated for a request at its path; `None` if it must be evaluated,
@@ -58,16 +85,19 @@ fn mismatch(revision: &Revision, review: &Review, namespaces: &BTreeMap<String, 
     }
 }
 
+/// Returns true if this server checks the `matchConditions`, and not an API server. A raw request has no fields that a condition could
+/// read.
+fn checks_conditions(revision: &Revision, review: &Review) -> bool {
+    let admission = revision.admission().filter(|admission| !admission.is_matched_by_api_server);
+    admission.is_some_and(|admission| admission.conditions.is_some()) && review.head().is_some()
+}
+
 /// Returns the reason why the `matchConditions` exclude a request, if this server checks them.
 ///
 /// # Errors
 /// Returns an error if their evaluation fails.
 async fn condition_mismatch(revision: &Revision, review: &Review) -> Result<Option<&'static str>, EvaluationError> {
-    // A raw request has no fields that a condition could read.
-    if revision.admission().is_some_and(|admission| !admission.is_matched_by_api_server)
-        && review.head().is_some()
-        && is_excluded_by_conditions(revision, review).await?
-    {
+    if checks_conditions(revision, review) && is_excluded_by_conditions(revision, review).await? {
         return Ok(Some("spec.admission.matchConditions exclude the request"));
     }
     Ok(None)
@@ -100,41 +130,29 @@ pub async fn is_excluded_by_conditions(revision: &Revision, review: &Review) -> 
     Ok(by.is_some())
 }
 
-/// Decides about a request at the path of the revision. The time limit of the evaluation begins when it has a place.
+/// Decides about a request at the path of the revision, with the policies of this table. The time limit of the evaluation begins when it
+/// has a place. `previews` is the queue of the previews of request policies; `None` if the request must not be previewed.
 ///
 /// # Errors
 /// Returns [`Overloaded`] if no place became free in time, if the share of the policy has no memory for the evaluation, or if the
 /// evaluation got no CPU before its deadline.
 pub async fn decide(
+    table: &Table,
     revision: &Revision,
     review: &Review,
     action: Action,
-    namespaces: &BTreeMap<String, Labels>,
+    previews: Option<&PreviewQueue>,
 ) -> Result<Decision, Overloaded> {
-    if let Some(why) = skip_reason(revision, review, namespaces) {
+    if let Some(why) = skip_reason(revision, review, &table.namespaces) {
         return Ok(skip(revision, review, why));
     }
-    let is_wasm = matches!(revision.program, Program::Wasm(_) | Program::Group(_));
-    let budget = revision.accounts.place(is_wasm, &revision.metrics.places).await?;
-    let start = Instant::now();
-    let evaluation = async {
-        match condition_mismatch(revision, review).await? {
-            Some(why) => Ok(Err(why)),
-            None => evaluate(revision, review).await.map(Ok),
-        }
+    let (asked, duration) = ask(table, revision, review, Purpose::Answer { previews }).await?;
+    let (decided, failed) = match asked {
+        Ok(Asked::Excluded(why)) => return Ok(skip(revision, review, why)),
+        Ok(Asked::Evaluated(verdict)) => (verdict, None),
+        Err(NoVerdict::Overloaded(shortage)) => return Err(count_shortage(revision, shortage)),
+        Err(NoVerdict::Failed(failure)) => (failure.verdict(), Some(failure)),
     };
-    let result = match budget.run(evaluation).await {
-        Ok(Err(why)) => return Ok(skip(revision, review, why)),
-        Ok(Ok(verdict)) => Ok(verdict),
-        Err(error) => Err(error),
-    };
-    let duration = start.elapsed();
-    let failed = match &result {
-        Err(EvaluationError::Overloaded(shortage)) => return Err(count_shortage(revision, *shortage)),
-        Err(error) => Some(Failure::from(error)),
-        Ok(_) => None,
-    };
-    let decided = result.unwrap_or_else(|error| Failure::from(&error).verdict());
     let denied = !decided.allowed;
     let denial = decided.message.clone();
     // The preview of an experiment in the mode Monitor compares this verdict.
@@ -172,13 +190,59 @@ fn skip(revision: &Revision, review: &Review, why: &'static str) -> Decision {
     Decision { verdict, unenforced: None, was_asked: false }
 }
 
-/// Returns the verdict of the program, before the mode, `mutating` and the message of the policy apply. The caller runs this within
-/// the budget of the policy.
+/// The answer of a revision.
+enum Asked {
+    /// The `matchConditions` exclude the request, for this reason.
+    Excluded(&'static str),
+    Evaluated(Verdict),
+}
+
+/// Asks a revision about a request. Returns its answer, and the duration without the wait for a place of its policy.
+async fn ask(
+    table: &Table,
+    revision: &Revision,
+    review: &Review,
+    purpose: Purpose<'_>,
+) -> Result<(Result<Asked, NoVerdict>, Duration), Overloaded> {
+    let is_code = matches!(revision.program, RevisionProgram::Code(_));
+    let mut start = Instant::now();
+    if is_code || checks_conditions(revision, review) {
+        let budget = revision.accounts.place(revision.program.may_use_wasm(), &revision.metrics.places).await?;
+        start = Instant::now();
+        let within_place = async {
+            match condition_mismatch(revision, review).await? {
+                Some(why) => Ok(Some(Asked::Excluded(why))),
+                None if is_code => {
+                    evaluate(table, revision, review, purpose).await.map(|it| Some(Asked::Evaluated(it)))
+                }
+                None => Ok(None),
+            }
+        };
+        if let Some(asked) = budget.run(within_place).await.transpose() {
+            return Ok((asked, start.elapsed()));
+        }
+    }
+    // This evaluation holds no place: the request policies take places of their own. Otherwise, evaluations could wait for each other
+    // until none has time left.
+    let verdict = evaluate(table, revision, review, purpose).await;
+    Ok((verdict.map(Asked::Evaluated), start.elapsed()))
+}
+
+/// Returns the verdict of the program, before the mode, `mutating` and the message of the policy apply. The caller runs code within the
+/// budget of the policy.
 ///
 /// # Errors
 /// Returns an error if the evaluation fails.
-pub async fn evaluate(revision: &Revision, review: &Review) -> Result<Verdict, EvaluationError> {
-    revision.program.evaluate(review, Deadline::after(revision.timeout)).await
+pub async fn evaluate(
+    table: &Table,
+    revision: &Revision,
+    review: &Review,
+    purpose: Purpose<'_>,
+) -> Result<Verdict, NoVerdict> {
+    match &revision.program {
+        RevisionProgram::Code(program) => Ok(program.evaluate(review, Deadline::after(revision.timeout)).await?),
+        RevisionProgram::Requests(requests) => evaluate_object(table, requests, revision, review, purpose).await,
+    }
 }
 
 /// Logs the decision. A line about a denial names the object and the user, because only the audit log of the API server has the

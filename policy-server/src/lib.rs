@@ -22,6 +22,7 @@ mod metrics;
 mod modules;
 mod notify_on_drop;
 mod preview;
+mod program;
 mod requests;
 mod routes;
 mod start;
@@ -198,7 +199,10 @@ fn preparer_over(
     Ok(move |host_context| {
         let modules = Modules::new(engine, cache.clone(), Arc::clone(&compilers));
         let host_context = Arc::new(host_context);
-        Arc::new(Preparer { modules, fetcher, host_context, compilers, cache, budgets, time_limits, tenants })
+        let constraints = Arc::default();
+        let preparer =
+            Preparer { modules, fetcher, host_context, compilers, cache, budgets, time_limits, tenants, constraints };
+        Arc::new(preparer)
     })
 }
 

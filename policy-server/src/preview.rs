@@ -14,13 +14,11 @@ mod request_line;
 mod requests;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use proviso_core::matching::Labels;
 use proviso_core::sampling::is_sampled;
 use proviso_core::{Divergence, Mode, PolicyId, Review, Verdict};
 use proviso_crds::PreviewLogging;
@@ -34,7 +32,7 @@ use crate::budgets::Overloaded;
 use crate::config::PreviewPriority;
 use crate::decide::Decision;
 use crate::requests::Candidate;
-use crate::table::{Experiment, Revision};
+use crate::table::{Experiment, Revision, Table};
 use comparison::Comparison;
 use counter::Subject;
 use drops::DropLog;
@@ -58,7 +56,8 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Job {
     pub live: Live,
     pub experiments: Vec<(Arc<Experiment>, Concern)>,
-    pub namespaces: Arc<BTreeMap<String, Labels>>,
+    /// The policies at the time of the request.
+    pub table: Arc<Table>,
     pub review: Review,
     /// The arrival time of the request. Previews do not end in the order of their requests.
     pub arrived_at: Timestamp,

@@ -6,6 +6,7 @@ mod answer;
 mod callers;
 mod http;
 mod identity;
+mod objects;
 mod served;
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use jiff::Timestamp;
 use proviso_core::request::{Chain, ConstraintCache, Decision, Outcome, Progress, Request, RevisionId};
 use proviso_core::sampling::is_sampled;
 use proviso_core::{Failure, PolicyId};
-use proviso_engines::{Deadline, EvaluationError, Program, Shortage, isolated};
+use proviso_engines::{Deadline, EvaluationError, Shortage, isolated};
 use uuid::Uuid;
 
 use crate::budgets::Overloaded;
@@ -31,10 +32,12 @@ pub use callers::CallerReviews;
 #[cfg(feature = "cluster")]
 pub use http::reviewed_router;
 pub use http::router;
+pub use objects::evaluate_object;
 pub use served::{Candidate, ServedRequests};
 
-/// The time limit of a request: all evaluations of its chain together.
+/// The time limit of a request to the HTTP routes, and of the preview of a chain: all evaluations together.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
+
 /// The time limit of one step of a chain besides the evaluation of its policy. A step takes at most about a second.
 const STEP_TIME_LIMIT: Duration = Duration::from_secs(5);
 
@@ -57,40 +60,50 @@ impl From<Overloaded> for Refusal {
     }
 }
 
+/// The purpose of an evaluation.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose<'a> {
+    /// The answer to a caller. Each policy takes a place of its own share. Metrics and the log have the decision.
+    Answer {
+        /// The queue of the previews of experiments. `None` for a request that must not be previewed, such as a dry run.
+        previews: Option<&'a PreviewQueue>,
+    },
+    /// A preview, within the budget of the caller. Nothing is counted or logged as a decision.
+    Preview,
+}
+
 /// The evaluation of a chain.
 struct Evaluation<'a> {
     /// The revisions of the policies that cover the request.
     revisions: HashMap<RevisionId, &'a Arc<Revision>>,
     deadline: Instant,
+    purpose: Purpose<'a>,
 }
 
-/// Evaluates a request with the live policies of a table, which stays the same until the end. Then queues the previews of the experiments
-/// that the request concerns. `previews` is `None` for a request that must not be previewed, such as a dry run, or an evaluation that is a
-/// preview itself.
+/// Evaluates a request with the live policies of a table, which stays the same until the end. The policy that is evaluated at the deadline
+/// fails. After an answer, the previews of the experiments that the request concerns are queued.
 ///
 /// # Errors
-/// Returns an error if the server has no capacity for the evaluation now, or if a policy that covers the request has no generation
-/// that works.
+/// Returns an error if the server has no capacity for the evaluation now, or if a policy that covers the request cannot answer.
 pub async fn evaluate(
     table: &Table,
     request: Request,
     cache: Arc<ConstraintCache>,
-    previews: Option<&PreviewQueue>,
+    deadline: Instant,
+    purpose: Purpose<'_>,
 ) -> Result<Outcome, Refusal> {
     let arrived_at = Timestamp::now();
     let covering = table.requests.covering(&request)?;
-    let evaluation = Evaluation::new(covering.iter().copied());
     let start = Instant::now();
-    let sampled = previews.and_then(|previews| Some((previews, Sampled::new(&table.requests, &request)?)));
-    let mut progress =
-        Chain::start(request, covering.into_iter().map(|(policy, _)| policy.clone()), Arc::clone(&cache));
-    let outcome = loop {
-        progress = match progress {
-            Progress::Next(chain) => evaluation.step(chain).await?,
-            Progress::Done(outcome) => break *outcome,
-        }
+    let (previews, is_answer) = match purpose {
+        Purpose::Answer { previews } => (previews, true),
+        Purpose::Preview => (None, false),
     };
-    log(&outcome, start);
+    let sampled = previews.and_then(|previews| Some((previews, Sampled::new(&table.requests, &request)?)));
+    let outcome = evaluate_chain(covering, request, Arc::clone(&cache), deadline, purpose).await?;
+    if is_answer {
+        log(&outcome, start);
+    }
     if let Some((previews, Sampled { uid, request, candidates })) = sampled {
         let (live, policies) = (outcome.clone(), Arc::clone(&table.requests));
         previews.offer_request(RequestJob { uid, request, live, policies, cache, arrived_at }, candidates);
@@ -98,7 +111,7 @@ pub async fn evaluate(
     Ok(outcome)
 }
 
-/// Evaluates a request with these policies for a preview, within a place of the preview. Nothing is logged or counted as an evaluation.
+/// Evaluates a request with these policies for a preview, within a place of the preview.
 ///
 /// # Errors
 /// Returns [`Overloaded`] if this server cannot evaluate the request now.
@@ -107,17 +120,23 @@ pub async fn evaluate_candidate(
     request: Request,
     cache: Arc<ConstraintCache>,
 ) -> Result<Outcome, Overloaded> {
-    let evaluation = Evaluation::new(policies);
-    let mut progress = Chain::start(request, policies.iter().map(|(policy, _)| policy.clone()), cache);
+    let deadline = Instant::now() + TIME_LIMIT;
+    evaluate_chain(policies.iter().collect(), request, cache, deadline, Purpose::Preview).await
+}
+
+async fn evaluate_chain(
+    policies: Vec<&PlacedRevision>,
+    request: Request,
+    cache: Arc<ConstraintCache>,
+    deadline: Instant,
+    purpose: Purpose<'_>,
+) -> Result<Outcome, Overloaded> {
+    let revisions = policies.iter().map(|(policy, revision)| (policy.revision.clone(), revision)).collect();
+    let evaluation = Evaluation { revisions, deadline, purpose };
+    let mut progress = Chain::start(request, policies.into_iter().map(|(policy, _)| policy.clone()), cache);
     loop {
         progress = match progress {
-            Progress::Next(chain) => match evaluation.revision(&chain) {
-                Some(revision) => match evaluation.apply_next(revision, chain).await {
-                    Ok((_, Ok(progress))) => progress,
-                    Ok((_, Err(_))) | Err(_) => return Err(Overloaded),
-                },
-                None => chain.apply(Err(not_in_table())),
-            },
+            Progress::Next(chain) => evaluation.step(chain).await?,
             Progress::Done(outcome) => return Ok(*outcome),
         }
     }
@@ -141,10 +160,6 @@ impl<'a> Sampled<'a> {
         let candidates: Vec<_> = concerned.filter(is_in_sample).collect();
         (!candidates.is_empty()).then(|| Self { request: request.clone(), candidates, uid })
     }
-}
-
-fn not_in_table() -> Failure {
-    Failure::new("Internal", "the revision is not in the table")
 }
 
 /// Logs a decision. The payload may have secrets, so the line has the policy and the field, but no value.
@@ -171,52 +186,48 @@ fn log(outcome: &Outcome, start: Instant) {
     }
 }
 
-impl<'a> Evaluation<'a> {
-    fn new(policies: impl IntoIterator<Item = &'a PlacedRevision>) -> Self {
-        let revisions = policies.into_iter().map(|(policy, revision)| (policy.revision.clone(), revision)).collect();
-        Self { revisions, deadline: Instant::now() + TIME_LIMIT }
-    }
-
-    /// Returns the revision of the next policy of a chain.
-    fn revision(&self, chain: &Chain) -> Option<&'a Arc<Revision>> {
-        self.revisions.get(&chain.policy().revision).copied()
-    }
-
+impl Evaluation<'_> {
     /// Evaluates the next policy of a chain, and applies its result.
     async fn step(&self, chain: Box<Chain>) -> Result<Progress, Overloaded> {
-        let Some(revision) = self.revision(&chain) else { return Ok(chain.apply(Err(not_in_table()))) };
-        let is_wasm = matches!(revision.program, Program::Wasm(_) | Program::Group(_));
-        let budget = revision.accounts.place(is_wasm, &revision.metrics.places).await?;
+        let Some(revision) = self.revisions.get(&chain.policy().revision) else {
+            let failure = Failure::new("Internal", "the revision is not in the table");
+            return Ok(chain.apply(Err(failure)));
+        };
+        if matches!(self.purpose, Purpose::Preview) {
+            return self.apply(revision, chain).await.map(|(progress, _)| progress).map_err(|_| Overloaded);
+        }
+        let budget = revision.accounts.place(revision.program.may_use_wasm(), &revision.metrics.places).await?;
         let start = Instant::now();
-        let (result, progress) = budget
-            .run(self.apply_next(revision, chain))
-            .await
-            .map_err(|shortage| count_shortage(revision, shortage))?;
-        let progress = progress.map_err(|error| {
-            tracing::warn!(policy = %revision.policy, %error, "a step of a chain did not end");
-            Overloaded
+        let applied = budget.run(self.apply(revision, chain)).await;
+        let (progress, is_failed) = applied.map_err(|shortage| match shortage {
+            Some(shortage) => count_shortage(revision, shortage),
+            None => Overloaded,
         })?;
-        revision.metrics.observe(outcome_of(&progress, result), Some(start.elapsed()));
+        revision.metrics.observe(outcome_of(&progress, is_failed), Some(start.elapsed()));
         Ok(progress)
     }
 
-    /// Evaluates the next policy of a chain, and applies its result, within the budget of the caller. Returns true if the evaluation
-    /// failed, and the progress, or an error if the result was not applied in time.
-    async fn apply_next(
-        &self,
-        revision: &Revision,
-        chain: Box<Chain>,
-    ) -> Result<(bool, Result<Progress, EvaluationError>), Shortage> {
+    /// Evaluates a revision for a chain, and applies its result. Returns the next step, and true if the evaluation failed.
+    ///
+    /// # Errors
+    /// Returns the resource that the evaluation did not get; `None` if the result was not applied in time.
+    async fn apply(&self, revision: &Revision, chain: Box<Chain>) -> Result<(Progress, bool), Option<Shortage>> {
         let deadline = Deadline::at(self.deadline.min(Instant::now() + revision.timeout));
         let result = match revision.program.evaluate_request(&chain, deadline).await {
-            Err(EvaluationError::Overloaded(shortage)) => return Err(shortage),
+            Err(EvaluationError::Overloaded(shortage)) => return Err(Some(shortage)),
             Err(error) => Err(Failure::from(&error)),
             Ok(value) => Ok(value),
         };
         let is_failed = result.is_err();
         // The validation of constraints takes CPU time, which belongs to the policy too.
         let applied = isolated(Deadline::after(STEP_TIME_LIMIT), move || Ok(chain.apply(result))).await;
-        Ok((is_failed, applied))
+        match applied {
+            Ok(progress) => Ok((progress, is_failed)),
+            Err(error) => {
+                tracing::warn!(policy = %revision.policy, %error, "a step of a chain did not end");
+                Err(None)
+            }
+        }
     }
 }
 

@@ -154,7 +154,9 @@ impl Server {
             let message = format!("{} decides about requests to services, and not about reviews", endpoint.policy);
             return Err(Refusal::new(StatusCode::NOT_FOUND, "unknown_policy", message));
         }
-        let decision = decide(revision, &review, endpoint.action, &table.namespaces).await.map_err(|Overloaded| {
+        let is_previewable = endpoint.action == Action::Validate && !review.is_dry_run();
+        let previews = is_previewable.then_some(&self.previews);
+        let decision = decide(&table, revision, &review, endpoint.action, previews).await.map_err(|Overloaded| {
             let message = "overloaded: too many evaluations at the same time";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
         })?;
@@ -163,7 +165,7 @@ impl Server {
         // different times.
         let is_live = matches!(table.origin, Origin::Cluster(_))
             || entry.live.as_ref().is_some_and(|live| Arc::ptr_eq(live, revision));
-        let is_previewed = is_live && endpoint.action == Action::Validate && !review.is_dry_run();
+        let is_previewed = is_live && is_previewable;
         if !is_previewed || entry.experiments.is_empty() {
             return Ok(json(StatusCode::OK, body.into()));
         }
@@ -172,8 +174,8 @@ impl Server {
         let preview = move || {
             let Some(entry) = table.policies.get(&policy) else { return };
             let experiments = experiments::piggybacked(&table, entry, &revision, &review);
-            let (live, namespaces) = (Live::Answered { revision, decision }, Arc::clone(&table.namespaces));
-            previews.offer(Job { live, experiments, namespaces, review, arrived_at });
+            let live = Live::Answered { revision, decision };
+            previews.offer(Job { live, experiments, table, review, arrived_at });
         };
         Ok(json(StatusCode::OK, NotifyOnDropBody::new(body, preview)))
     }

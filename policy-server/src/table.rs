@@ -11,7 +11,6 @@ use proviso_core::matching::Labels;
 use proviso_core::request::{Criteria, Level};
 use proviso_core::{Enforcement, Failure, Match, PolicyId};
 use proviso_crds::{AdmissionCoverage, EnforcementPoint, PointMismatch, PreviewSettings, ServiceRequests};
-use proviso_engines::Program;
 use proviso_programs::Conditions;
 use tokio::sync::watch;
 
@@ -20,6 +19,7 @@ use crate::lifecycle::prepare::PrepareError;
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
 use crate::preview::{DivergenceCounter, Observation, Versions};
+use crate::program::RevisionProgram;
 use crate::requests::ServedRequests;
 
 /// The current table, which requests read.
@@ -160,7 +160,7 @@ pub struct Revision {
     pub generation: u64,
     /// The strong etag with its quotes (AIP-154): a hash of uid and generation.
     pub etag: String,
-    pub program: Program,
+    pub program: RevisionProgram,
     pub point: Point,
     pub enabled: bool,
     /// The time limit of one evaluation.

@@ -263,7 +263,7 @@ pub fn labels(metadata: &Value) -> Labels {
 
 /// Returns `metadata.labels` of a Kubernetes object; empty if it has none. `None` if the JSON is not a Kubernetes object, or
 /// has duplicate members.
-fn labels_of(object: &str) -> Option<Labels> {
+pub(crate) fn labels_of(object: &str) -> Option<Labels> {
     #[derive(Deserialize)]
     struct Object<'a> {
         #[serde(borrow)]

@@ -120,6 +120,11 @@ impl Evaluator {
                 let failed = move |error| PrepareError::Compile { field: format!("{at}.cel"), error };
                 blocking::run(move || compile_cel(&cel, &settings).map(Program::Cel).map_err(failed)).await
             }
+            ProgramSpec::Requests(_) => Err(PrepareError::Invalid {
+                field: format!("{field}.requests"),
+                message: "is evaluated by a policy server only: test the request policies with `proviso evaluate`"
+                    .to_owned(),
+            }),
             ProgramSpec::Group(group) => Box::pin(self.compile_group(context, &field, group)).await,
         };
         Ok(program?.with_host(host))

@@ -108,7 +108,8 @@ impl Errors {
 
     fn program(&mut self, at: &str, program: &Program, settings: &Map<String, Value>) {
         let (field, result) = match program {
-            Program::Wasm(_) => return,
+            // The policy server fetches modules, and the request policies are policies of their own.
+            Program::Wasm(_) | Program::Requests(_) => return,
             Program::Rego(spec) => (format!("{at}.rego.source"), compile_rego(spec, settings).map(drop)),
             Program::Cel(spec) => (format!("{at}.cel"), compile_cel(spec, settings).map(drop)),
             Program::Group(spec) => {

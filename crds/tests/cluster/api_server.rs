@@ -85,6 +85,7 @@ async fn each_error_in_a_policy_is_refused_with_its_field_or_remedy() -> Result<
         ("/spec/timeoutEvalSeconds", json!(0), "spec.timeoutEvalSeconds"),
         ("/spec/program", json!({}), "spec.program: Invalid value: needs exactly one of"),
         ("/spec/program", json!({"cel": cel, "rego": {"source": "", "dialect": "Admission"}}), "needs exactly one of"),
+        ("/spec/program", json!({"cel": cel, "requests": {}}), "needs exactly one of"),
         ("/spec/program", json!({"rego": {"dialect": "Gatekeeper"}}), "spec.program.rego.source: Required value"),
         ("/spec/program", json!({"rego": {"dialect": "OPA", "source": ""}}), "spec.program.rego.dialect"),
         (

@@ -27,6 +27,7 @@ const CLUSTER: [&str; 10] = [
     "docs/reference/programs.md",
     "docs/how-to/request-policies-in-a-cluster.md",
     "docs/how-to/authenticate-api-servers.md",
+    "docs/how-to/request-policies-on-objects.md",
     "docs/how-to/install.md",
 ];
 /// The pages of walks over a folder of manifests, with their folders. Each has a policy server of its own.

@@ -77,7 +77,7 @@ fn reject_file_modules(at: &str, program: &Program, errors: &mut Vec<FieldError>
                 reject_file_modules(&format!("{at}.group.members.{name}.program"), &member.program, errors);
             }
         }
-        Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) => {}
+        Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use proviso_artifacts::{Digest, Fetcher, Volume};
 use proviso_capabilities::{Grants, HostContext, PolicyHost};
+use proviso_core::request::ConstraintCache;
 use proviso_core::{Match, PolicyId, experiment};
 use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Tenants, Wasm};
 use proviso_engines::{CompileError, Deadline, Program, group, wasm};
@@ -22,6 +23,7 @@ use crate::compile::Compilers;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
+use crate::program::{ObjectRequests, RevisionProgram};
 use crate::table::{AdmissionPoint, Point, RequestPoint, Revision};
 use crate::tenants::TenantSettings;
 
@@ -47,7 +49,7 @@ pub struct RevisionId<'a> {
 /// The prepared program of a spec.
 #[derive(Debug)]
 pub struct Prepared {
-    pub program: Program,
+    pub program: RevisionProgram,
     /// The digests of the modules of the program, by their references.
     pub modules: BTreeMap<String, Digest>,
 }
@@ -65,6 +67,8 @@ pub struct Preparer {
     pub time_limits: TimeLimits,
     /// The limits of namespaced policies; `None` without a cluster, where all policies have the same author.
     pub tenants: Option<TenantSettings>,
+    /// The compiled constraints of request policies, shared by all policies that evaluate them.
+    pub constraints: Arc<ConstraintCache>,
 }
 
 /// The time limits of evaluations.
@@ -113,7 +117,7 @@ impl Preparer {
         &self,
         id: RevisionId<'_>,
         spec: &PolicySpec,
-        program: Program,
+        program: RevisionProgram,
         metrics: &Metrics,
     ) -> Result<Revision, PrepareError> {
         Ok(Revision {
@@ -190,7 +194,13 @@ impl Preparer {
         let mut parts = Parts::new(policy, grants, self.limits(desired).await?, modules, permit);
         let host = parts.host(&self.host_context, at, &spec.context_aware_resources, &spec.program);
         let field = format!("{at}.program");
-        let program = self.program(&field, &spec.program, &spec.settings, host, &mut parts).await?;
+        let program = match &spec.program {
+            ProgramSpec::Requests(requests) => {
+                let binding = requests.binding(&format!("{field}.requests")).map_err(PrepareError::Field)?;
+                RevisionProgram::Requests(ObjectRequests { binding, cache: Arc::clone(&self.constraints) })
+            }
+            program => self.program(&field, program, &spec.settings, host, &mut parts).await?.into(),
+        };
         parts.wait_for_context(*was_prepared).await?;
         let place = self.budgets.accounts(policy).preparation_place().await;
         let timeout = self.timeout(policy, spec);
@@ -223,6 +233,8 @@ impl Preparer {
                     .map(Program::Cel)
             }
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
+            // The validation refuses it as a member of a group.
+            ProgramSpec::Requests(_) => Err(PrepareError::Unsupported(format!("{field}.requests"))),
         };
         Ok(program?.with_host(host).with_memory_limit(self.compilers.memory_limit()))
     }

@@ -71,7 +71,7 @@ pub(crate) fn revision_of(spec: &Value, is_in_cluster: bool) -> Revision {
         accounts: Budgets::new(64, 128 << 20, Container { memory: None, cpus: 2 }).accounts(&policy),
         metrics: Metrics::new().policy(&policy, program.engine()),
         policy,
-        program,
+        program: program.into(),
     }
 }
 

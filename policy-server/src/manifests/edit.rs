@@ -267,7 +267,7 @@ fn resolve_program(program: &mut Program, from: &Path) {
         Program::Group(group) => {
             group.members.values_mut().for_each(|member| resolve_program(&mut member.program, from));
         }
-        Program::Rego(_) | Program::Cel(_) => {}
+        Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
     }
 }
 

@@ -54,7 +54,11 @@ fn a_wrong_field_is_named_with_its_file_document_line_and_path() {
             "- scop: x\n        operations:",
             "a.yaml:14: document 1: spec.admission.rules[0].scop: is not a known field",
         ),
-        ("cel:", "lua:", "a.yaml:6: document 1: spec.program: needs exactly one of `wasm`, `rego`, `cel` and `group`"),
+        (
+            "cel:",
+            "lua:",
+            "a.yaml:6: document 1: spec.program: needs exactly one of `wasm`, `rego`, `cel`, `group` and `requests`",
+        ),
         (
             "operations: [CREATE]",
             "operations: [READ]",

@@ -6,7 +6,8 @@ use proviso_engines::EvaluationError;
 use super::Job;
 use super::evaluation::Concern;
 use crate::budgets::Overloaded;
-use crate::decide::{evaluate, exclusion, is_excluded_by_conditions};
+use crate::decide::{NoVerdict, evaluate, exclusion, is_excluded_by_conditions};
+use crate::requests::Purpose;
 use crate::table::Revision;
 
 /// The answer that a revision would give.
@@ -87,10 +88,10 @@ async fn answer(revision: &Revision, job: &Job, coverage: Coverage, is_protectin
         Coverage::Refused(failure) => return Ok(Answer::refused(failure, 403, Some("Forbidden"))),
         Coverage::Failed(failure) => return Ok(Answer::failed(failure, enforcement)),
     }
-    match evaluate(revision, &job.review).await {
+    match evaluate(&job.table, revision, &job.review, Purpose::Preview).await {
         Ok(verdict) => Ok(Answer { verdict: verdict.enforce(enforcement), failure: None }),
-        Err(EvaluationError::Overloaded(_)) => Err(Overloaded),
-        Err(error) => Ok(Answer::failed(Failure::from(&error), enforcement)),
+        Err(NoVerdict::Overloaded(_)) => Err(Overloaded),
+        Err(NoVerdict::Failed(failure)) => Ok(Answer::failed(failure, enforcement)),
     }
 }
 
@@ -98,7 +99,7 @@ async fn answer(revision: &Revision, job: &Job, coverage: Coverage, is_protectin
 /// `checks_conditions`: the API server has evaluated those of a webhook that it has called.
 async fn coverage(revision: &Revision, job: &Job, checks_conditions: bool) -> Result<Coverage, Overloaded> {
     let is_matched_by_api_server = revision.admission().is_some_and(|admission| admission.is_matched_by_api_server);
-    match exclusion(revision, &job.review, &job.namespaces).await {
+    match exclusion(revision, &job.review, &job.table.namespaces).await {
         Ok(Some(_)) => Ok(Coverage::NotCovered),
         Ok(None) if checks_conditions && is_matched_by_api_server => by_conditions(revision, job).await,
         Ok(None) => Ok(Coverage::Covered),

@@ -24,7 +24,7 @@ pub(super) fn review(uid: &str) -> Review {
 /// Returns a job without experiments, while no generation is live.
 pub(super) fn job(review: Review) -> Job {
     let (live, arrived_at) = (Live::NotAsked(None), Timestamp::UNIX_EPOCH);
-    Job { live, experiments: Vec::new(), namespaces: Arc::default(), review, arrived_at }
+    Job { live, experiments: Vec::new(), table: Arc::default(), review, arrived_at }
 }
 
 /// Returns an experiment that allows every request.

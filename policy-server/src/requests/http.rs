@@ -1,7 +1,7 @@
 //! The HTTP routes for requests to services, as the ADR and as the published API of the DCM project have them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -19,7 +19,7 @@ use super::answer;
 #[cfg(feature = "cluster")]
 use super::callers::{self, CallerReviews};
 use super::identity::{IdField, Identity, Named};
-use super::{Refusal, evaluate};
+use super::{Purpose, Refusal, TIME_LIMIT, evaluate};
 use crate::preview::PreviewQueue;
 use crate::table::{SharedTable, Table};
 
@@ -157,8 +157,10 @@ impl Engine {
         Ok(named.into_identity())
     }
 
-    async fn evaluate(&self, table: &Arc<Table>, request: request::Request) -> Result<Outcome, Problem> {
-        let evaluated = evaluate(table, request, Arc::clone(&self.cache), Some(&self.previews)).await;
+    async fn evaluate(&self, table: &Table, request: request::Request) -> Result<Outcome, Problem> {
+        let purpose = Purpose::Answer { previews: Some(&self.previews) };
+        let evaluated =
+            evaluate(table, request, Arc::clone(&self.cache), Instant::now() + TIME_LIMIT, purpose).await;
         evaluated.map_err(|refusal| match refusal {
             Refusal::Overloaded | Refusal::NotLoaded { .. } => Problem::unavailable(&refusal.to_string()),
             Refusal::Unserved { .. } => answer::internal(&refusal.to_string()),

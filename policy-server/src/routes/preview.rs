@@ -83,7 +83,7 @@ impl Server {
         let job = Job {
             live: Live::NotAsked(entry.live.clone()),
             experiments: vec![(Arc::clone(experiment), Concern::UnlessExcluded)],
-            namespaces: Arc::clone(&table.namespaces),
+            table: Arc::clone(&table),
             review,
             arrived_at: Timestamp::now(),
         };

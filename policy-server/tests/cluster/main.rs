@@ -14,6 +14,7 @@ mod leadership;
 mod matching;
 mod metrics;
 mod modules;
+mod object_requests;
 mod pins;
 mod previews;
 mod quickstart;

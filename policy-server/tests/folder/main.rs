@@ -16,6 +16,7 @@ mod confidential;
 mod context;
 mod expiry;
 mod malformed;
+mod object_requests;
 mod operations;
 mod previews;
 mod reload;

@@ -15,6 +15,7 @@ use super::path::{FieldPath, Located, shorten};
 use super::payload::Request;
 use super::policy::RequestPolicy;
 use super::provider::{Provider, ProviderError};
+use super::provider_field;
 use super::result::{Constraint, PolicyResult};
 use super::writers::Writers;
 use crate::failure::{Failure, Reason};
@@ -66,6 +67,7 @@ impl Chain {
         let chain = Self {
             payload_bytes: json_bytes(&payload),
             payload,
+            provider: Provider::of_caller(request.provider.clone()),
             request,
             policies,
             trail: Vec::new(),
@@ -73,7 +75,6 @@ impl Chain {
             cache,
             used: (0, 0),
             patterns: PatternBudget::default(),
-            provider: Provider::default(),
             writers: Writers::default(),
         };
         chain.proceed()
@@ -148,8 +149,14 @@ impl Chain {
         }
         let decision = match self.constraints.check_pending(&self.payload, &mut CostBudget::default()) {
             Err(error) => self.unsatisfied(error),
-            Ok(()) if self.payload == self.request.payload => Decision::Approved,
-            Ok(()) => Decision::Modified,
+            Ok(()) => match self.provider.caller_violation() {
+                Some((holder, reason)) => {
+                    let (policy, field) = (self.trail[holder].revision.clone(), self.request.provider_field.clone());
+                    Decision::Rejected { policy, reason, field }
+                }
+                None if self.payload == self.request.payload => Decision::Approved,
+                None => Decision::Modified,
+            },
         };
         self.end(decision)
     }
@@ -167,16 +174,19 @@ impl Chain {
 
     /// Applies a result that is defined. An error is the decision that ends the chain.
     fn apply_result(&mut self, result: Value) -> Result<(), Decision> {
-        let result = PolicyResult::parse(result).map_err(|error| self.invalid(&error))?;
+        let mut result = PolicyResult::parse(result).map_err(|error| self.invalid(&error))?;
         if let Some(reason) = result.rejection {
             return Err(Decision::Rejected { policy: self.entry().revision.clone(), reason, field: None });
+        }
+        if let Some(field) = &self.request.provider_field {
+            provider_field::add_to_patch(field, &mut result).map_err(|error| self.invalid(&error))?;
         }
         let mut budget = CostBudget::default();
         if let Some(patch) = result.patch {
             self.apply_patch(patch, &mut budget)?;
         }
         self.apply_constraints(result.constraints, &mut budget)?;
-        let (provider, constraints) = (result.provider, result.provider_constraints);
+        let (provider, constraints) = (self.provider_choice(result.provider)?, result.provider_constraints);
         let position = self.position();
         self.provider.apply(position, provider.as_deref(), &constraints).map_err(|error| match error {
             ProviderError::Invalid(error) => self.invalid(&error),
@@ -185,6 +195,20 @@ impl Chain {
         let entry = self.entry();
         (entry.provider, entry.provider_constraints) = (provider, constraints);
         Ok(())
+    }
+
+    /// Returns the provider that the policy chooses. A patch of the field with the provider is a choice, too.
+    fn provider_choice(&mut self, choice: Option<String>) -> Result<Option<String>, Decision> {
+        let Some(field) = self.request.provider_field.as_ref().filter(|_| choice.is_none()) else { return Ok(choice) };
+        let value = provider_field::read(field, &self.payload)
+            .map_err(|kind| self.invalid(&provider_field::wrong_kind(field, kind)))?;
+        if value.as_deref() == self.provider.value() {
+            return Ok(None);
+        }
+        if value.is_none() {
+            self.provider.remove();
+        }
+        Ok(value)
     }
 
     fn apply_patch(&mut self, patch: Map<String, Value>, budget: &mut CostBudget) -> Result<(), Decision> {

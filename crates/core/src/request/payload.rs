@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::limits::{MAX_NESTING, MAX_PAYLOAD_BYTES, json_bytes, nests_deeper};
-use super::path::kind_of;
+use super::limits::{MAX_NESTING, MAX_PAYLOAD_BYTES, MAX_PROVIDER_BYTES, json_bytes, nests_deeper};
+use super::path::{FieldPath, kind_of};
+use super::provider_field;
 use crate::matching::{self, Labels};
 
 /// A service request.
@@ -14,6 +15,10 @@ pub struct Request {
     pub(super) labels: Labels,
     pub(super) tenant: Option<String>,
     pub(super) user: Option<String>,
+    /// The field of the payload with the service provider; `None` if the provider is no part of the payload.
+    pub(super) provider_field: Option<FieldPath>,
+    /// The service provider that the caller wants.
+    pub(super) provider: Option<String>,
 }
 
 /// The reason why a request cannot be evaluated.
@@ -25,6 +30,10 @@ pub enum RequestError {
     TooLarge(usize),
     #[error("lists and objects of the payload nest deeper than {MAX_NESTING} levels")]
     TooDeep,
+    #[error("the service provider in the field `{field}` is {kind}, but must be a string")]
+    ProviderKind { field: FieldPath, kind: &'static str },
+    #[error("the service provider in the field `{field}` has {bytes} bytes, but may have at most {MAX_PROVIDER_BYTES}")]
+    ProviderTooLarge { field: FieldPath, bytes: usize },
 }
 
 impl Request {
@@ -49,7 +58,33 @@ impl Request {
             ["service_type", "serviceType"].into_iter().find_map(|key| payload[key].as_str()).map(ToOwned::to_owned);
         let mut labels = matching::labels(&payload["metadata"]);
         labels.extend(service_type.iter().map(|service_type| ("service_type".to_owned(), service_type.clone())));
-        Ok(Self { payload, service_type, labels, tenant, user })
+        Ok(Self { payload, service_type, labels, tenant, user, provider_field: None, provider: None })
+    }
+
+    /// Returns this request with the service provider in a field of its payload. The value of the field is the provider that the caller
+    /// wants: policies see it, may replace it, and their constraints bind it. A policy that changes the field chooses the provider, and
+    /// the provider that a policy chooses is written into the field.
+    ///
+    /// # Errors
+    /// Returns an error if the field is not a string, or longer than 1,024 bytes.
+    pub fn with_provider_in(self, field: FieldPath) -> Result<Self, RequestError> {
+        let provider = match provider_field::read(&field, &self.payload) {
+            Ok(provider) => provider,
+            Err(kind) => return Err(RequestError::ProviderKind { field, kind }),
+        };
+        if let Some(bytes) = provider.as_ref().map(String::len).filter(|bytes| *bytes > MAX_PROVIDER_BYTES) {
+            return Err(RequestError::ProviderTooLarge { field, bytes });
+        }
+        Ok(Self { provider_field: Some(field), provider, ..self })
+    }
+
+    /// Returns this request with more labels. The labels of the payload and the label `service_type` stay.
+    #[must_use]
+    pub fn with_labels(mut self, labels: Labels) -> Self {
+        for (key, value) in labels {
+            self.labels.entry(key).or_insert(value);
+        }
+        self
     }
 
     /// Returns this request with another service type, for payloads that have it in another field, such as the kind of a

@@ -31,8 +31,8 @@ impl ProviderConstraints {
 pub struct Provider {
     value: Option<String>,
     constraints: ProviderConstraints,
-    /// The position in the trail of the policy that chose the provider.
-    chosen_by: usize,
+    /// The position in the trail of the policy that chose the provider; `None` if the value is the caller's.
+    chosen_by: Option<usize>,
     /// The position of the policy that narrowed the allow-list last.
     allowed_by: usize,
     patterns: Vec<(Regex, usize)>,
@@ -54,7 +54,13 @@ pub(super) enum ProviderError {
 }
 
 impl Provider {
-    /// Returns the chosen provider; `None` if no policy has chosen one.
+    /// Returns the provider that the caller wants. It is checked after the last policy, because a policy may choose another one.
+    #[must_use]
+    pub fn of_caller(value: Option<String>) -> Self {
+        Self { value, ..Self::default() }
+    }
+
+    /// Returns the chosen provider; `None` if neither the caller nor a policy has chosen one.
     #[must_use]
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
@@ -81,7 +87,7 @@ impl Provider {
                 return Err(ProviderError::Invalid(ResultError::new("selected_provider", message)));
             }
             self.value = Some(choice.to_owned());
-            self.chosen_by = position;
+            self.chosen_by = Some(position);
         }
         if choice.is_some() || !constraints.is_empty() { self.check(position) } else { Ok(()) }
     }
@@ -133,26 +139,37 @@ impl Provider {
         Ok(())
     }
 
+    /// Removes the choice.
+    pub(super) fn remove(&mut self) {
+        (self.value, self.chosen_by) = (None, None);
+    }
+
+    /// Checks the provider that the caller wants, after the last policy. Returns the position of the policy that forbids it, and the
+    /// reason; `None` if no policy does, or if a policy chose the provider.
+    pub(super) fn caller_violation(&self) -> Option<(usize, String)> {
+        if self.chosen_by.is_some() { None } else { self.violation() }
+    }
+
     /// Checks the chosen provider after the policy at `position` chose it or constrained the choice.
     fn check(&self, position: usize) -> Result<(), ProviderError> {
-        let Some(value) = &self.value else {
+        let Some((chosen_by, (constrained_by, reason))) = self.chosen_by.zip(self.violation()) else {
             return Ok(());
         };
         // A policy that contradicts an earlier choice conflicts with the policy that chose; otherwise with the one that constrained.
-        let clash = |constrained_by: usize, problem: String| {
-            let holder = if constrained_by == position { self.chosen_by } else { constrained_by };
-            let reason = format!("the service provider {:?} {problem}", shorten(value));
-            Err(ProviderError::Clash(ProviderClash { holder, reason }))
-        };
+        let holder = if constrained_by == position { chosen_by } else { constrained_by };
+        Err(ProviderError::Clash(ProviderClash { holder, reason }))
+    }
+
+    /// Returns the position of a policy that forbids the provider, and the reason.
+    fn violation(&self) -> Option<(usize, String)> {
+        let value = self.value.as_ref()?;
         let is_allowed = self.constraints.allow_list.as_ref().is_none_or(|allowed| allowed.contains(value));
-        if !is_allowed {
-            return clash(self.allowed_by, "is not in the allow-list".to_owned());
-        }
-        match self.patterns.iter().find(|(pattern, _)| !pattern.is_match(value)) {
-            Some((pattern, holder)) => {
-                clash(*holder, format!("does not match the pattern {:?}", shorten(pattern.as_str())))
-            }
-            None => Ok(()),
-        }
+        let (constrained_by, problem) = if is_allowed {
+            let (pattern, holder) = self.patterns.iter().find(|(pattern, _)| !pattern.is_match(value))?;
+            (*holder, format!("does not match the pattern {:?}", shorten(pattern.as_str())))
+        } else {
+            (self.allowed_by, "is not in the allow-list".to_owned())
+        };
+        Some((constrained_by, format!("the service provider {:?} {problem}", shorten(value))))
     }
 }

@@ -7,9 +7,11 @@ mod divergence;
 mod explanations;
 mod limits;
 mod merges;
+mod objects;
 mod order;
 mod paths;
 mod properties;
+mod provider_fields;
 mod providers;
 mod results;
 mod schemas;
@@ -39,9 +41,13 @@ fn evaluate(payload: Value, results: &[Value]) -> Outcome {
 }
 
 fn evaluate_all(payload: Value, results: &[Result<Option<Value>, Failure>]) -> Outcome {
+    evaluate_request(request(payload), results)
+}
+
+fn evaluate_request(request: Request, results: &[Result<Option<Value>, Failure>]) -> Outcome {
     let policies =
         (1..=results.len()).map(|number| policy(&format!("p{number}"), Level::Global, number.try_into().unwrap()));
-    let mut progress = Chain::start(request(payload), policies, cache());
+    let mut progress = Chain::start(request, policies, cache());
     let mut results = results.iter();
     loop {
         progress = match progress {
