@@ -40,19 +40,9 @@ fn main() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
     let mut opa = Opa::start();
+    println!("Times in µs. The ratios are those of the p50 to the p50 of Proviso.");
     println!(
-        "{:>8} {:>7} {:>7} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9} {:>9}",
-        "policies",
-        "payload",
-        "samples",
-        "p50 µs",
-        "p99 µs",
-        "library p50",
-        "library p99",
-        "server p50",
-        "server p99",
-        "library/p",
-        "server/p"
+        "policies payload samples      p50       p99  library p50  library p99   server p50   server p99   library    server"
     );
     for (policies, iterations) in CHAINS {
         let chain = Chain::new(policies, &runtime);
@@ -103,7 +93,7 @@ impl Chain {
     /// Measures all engines in turn, and prints one line.
     fn print(&self, bytes: usize, iterations: usize, rounds: usize, opa: &mut Opa, runtime: &Runtime) {
         let payload = payload(bytes);
-        let mut samples: [Vec<Duration>; 3] = Default::default();
+        let mut samples: [Vec<Duration>; 3] = std::array::from_fn(|_| Vec::new());
         // The first round warms up the engines, and shows that all of them decide the same.
         for round in 0..=rounds {
             for (engine, samples) in ENGINES.into_iter().zip(&mut samples) {
@@ -120,10 +110,12 @@ impl Chain {
                 }
             }
         }
-        samples.iter_mut().for_each(|times| times.sort_unstable());
+        for times in &mut samples {
+            times.sort_unstable();
+        }
         let at = |engine: usize, percent: usize| micros(samples[engine][(samples[engine].len() - 1) * percent / 100]);
         println!(
-            "{:>8} {:>7} {:>7} {:>12.1} {:>12.1} {:>12.1} {:>12.1} {:>12.1} {:>12.1} {:>9.1} {:>9.1}",
+            "{:>8} {:>7} {:>7} {:>8.1} {:>9.1} {:>12.1} {:>12.1} {:>12.1} {:>12.1} {:>8.1}× {:>8.1}×",
             self.sources.len(),
             bytes,
             samples[0].len(),

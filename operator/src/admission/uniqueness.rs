@@ -171,10 +171,7 @@ impl Admission {
     /// does not answer, the cache counts.
     async fn still_has<K: PolicyObject>(&self, (namespace, name): &Name, value: &UniqueValue) -> bool {
         let api = K::all(&self.client, namespace.as_deref().unwrap_or_default());
-        let found = match tokio::time::timeout(API_SERVER_TIMEOUT, api.get_opt(name)).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(_)) | Err(_) => return true,
-        };
+        let Ok(Ok(found)) = tokio::time::timeout(API_SERVER_TIMEOUT, api.get_opt(name)).await else { return true };
         let Some(found) = found.filter(|it| it.meta().deletion_timestamp.is_none()) else { return false };
         match &found.0 {
             Ok(known) => fields(known, known.spec())

@@ -148,7 +148,9 @@ async fn the_namespaces_of_a_tenant_share_their_names_and_priorities() {
     for (namespace, second) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
         policies.push(policy(Some(namespace), &format!("in-{namespace}"), second, &json!({})));
     }
-    policies.iter().for_each(|policy| cluster.put(policy.clone()));
+    for policy in &policies {
+        cluster.put(policy.clone());
+    }
     let all = || ["a", "b", "c", "d"].map(|namespace| lost(&uniqueness, Some(namespace), &format!("in-{namespace}")));
     let loss = |by: &str| vec![format!("priority ns.{by}.in-{by}")];
     assert_eq!(all(), [vec![], vec![], loss("b"), loss("a")], "a tenant has the name of its namespace by default");

@@ -49,7 +49,7 @@ async fn two_new_policies_with_the_same_priority_serve_nothing_until_one_is_chan
     server.folder.write("b.json", policy("b", "database", 8));
     until_decided_by(&server, "vm", "a").await;
     until_decided_by(&server, "database", "b").await;
-    assert_eq!(server.metric("proviso_manifest_problems", &[]).await, 0.0);
+    assert!(server.metric("proviso_manifest_problems", &[]).await < 1.0);
 }
 
 #[tokio::test]
