@@ -1,4 +1,4 @@
-//! Requests to services in a cluster: replicas authenticate their callers, and evaluate the live request policies of their `PolicyServer`.
+//! Requests to services in a cluster: replicas authenticate their callers, and evaluate the live request policies of their server.
 
 mod callers;
 mod generations;
