@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::admission::AdmissionClient;
 use crate::test_cluster::{NAMESPACE, TIMEOUT, TestCluster};
 
-/// The ServiceAccount of the replicas of the policy server `default`.
+/// The `ServiceAccount` of the replicas of the policy server `default`.
 const REPLICA: &str = "policy-server-default";
 /// A replica in a debug build takes longer than the API server.
 const BOUND: std::time::Duration = std::time::Duration::from_mins(2);
@@ -38,7 +38,7 @@ impl Drop for Replica {
 }
 
 impl Replica {
-    /// Starts the replica of a pod with the ServiceAccount of the policy server.
+    /// Starts the replica of a pod with the `ServiceAccount` of the policy server.
     async fn start(cluster: &TestCluster, pod: &str) -> Result<Self> {
         let uid =
             until(pod, TIMEOUT, async || Ok(cluster.api::<Pod>().get(pod).await?)).await?.uid().context("no uid")?;
@@ -102,7 +102,7 @@ impl Installation {
         Ok(Self { replicas, cluster })
     }
 
-    /// Creates a ServiceAccount, and binds it to a ClusterRole of the installation. Returns its token.
+    /// Creates a `ServiceAccount`, and binds it to a `ClusterRole` of the installation. Returns its token.
     async fn account(&self, namespace: &str, name: &str, role: &str) -> Result<String> {
         let kubectl = &self.cluster.kubectl;
         kubectl.run(&["create", "serviceaccount", name, "--namespace", namespace]).await?;

@@ -1,4 +1,4 @@
-//! Requests to services in a cluster: replicas authenticate their callers, and evaluate the live request policies of their PolicyServer.
+//! Requests to services in a cluster: replicas authenticate their callers, and evaluate the live request policies of their server.
 
 mod callers;
 mod generations;
@@ -18,9 +18,9 @@ use crate::support::{Server, WAIT_TIMEOUT, ask_as};
 
 const ADR: &str = "/api/v1/engine/evaluate";
 const PUBLISHED: &str = "/api/v1alpha1/policies:evaluateRequest";
-/// The verbs of the ClusterRole proviso-request-evaluator of the chart.
+/// The verbs of the `ClusterRole` proviso-request-evaluator of the chart.
 const EVALUATOR: &[&str] = &["create"];
-/// The verbs of the ClusterRole proviso-request-portal of the chart.
+/// The verbs of the `ClusterRole` proviso-request-portal of the chart.
 const PORTAL: &[&str] = &["create", "impersonate"];
 
 /// The answer to a request to a service.
@@ -72,7 +72,7 @@ async fn create_namespace(client: &Client, name: &str, tenant: Option<&str>) -> 
     .await
 }
 
-/// Creates a ServiceAccount. Returns its token.
+/// Creates a `ServiceAccount`. Returns its token.
 async fn account(client: &Client, namespace: &str, name: &str) -> Result<String> {
     let accounts = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
     create(accounts.clone(), json!({"metadata": {"name": name}})).await?;
@@ -80,14 +80,14 @@ async fn account(client: &Client, namespace: &str, name: &str) -> Result<String>
     token.status.and_then(|status| status.token).context("no token")
 }
 
-/// Grants these verbs on the virtual resource for requests to a ServiceAccount. `server` limits them to a PolicyServer.
+/// Grants these verbs on the virtual resource for requests to a `ServiceAccount`. `server` limits them to a `PolicyServer`.
 async fn grant(client: &Client, namespace: &str, name: &str, verbs: &[&str], server: Option<&str>) -> Result<()> {
     let role = format!("{namespace}-{name}");
-    let mut rule = json!({"apiGroups": ["proviso.dev"], "resources": ["servicerequests"], "verbs": verbs});
+    let mut permission = json!({"apiGroups": ["proviso.dev"], "resources": ["servicerequests"], "verbs": verbs});
     if let Some(server) = server {
-        rule["resourceNames"] = json!([server]);
+        permission["resourceNames"] = json!([server]);
     }
-    create::<ClusterRole>(Api::all(client.clone()), json!({"metadata": {"name": role}, "rules": [rule]})).await?;
+    create::<ClusterRole>(Api::all(client.clone()), json!({"metadata": {"name": role}, "rules": [permission]})).await?;
     create::<ClusterRoleBinding>(
         Api::all(client.clone()),
         json!({
@@ -99,7 +99,7 @@ async fn grant(client: &Client, namespace: &str, name: &str, verbs: &[&str], ser
     .await
 }
 
-/// Returns the token of a new ServiceAccount that may evaluate requests.
+/// Returns the token of a new `ServiceAccount` that may evaluate requests.
 async fn evaluator(env: &TestEnv, client: &Client) -> Result<String> {
     let token = account(client, &env.namespace, "evaluator").await?;
     grant(client, &env.namespace, "evaluator", EVALUATOR, None).await?;

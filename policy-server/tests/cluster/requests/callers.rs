@@ -46,7 +46,7 @@ impl Tenants {
         Ok(Self { env, client, server, blue, green, team })
     }
 
-    /// Creates a ServiceAccount with these verbs, and waits until the replica knows all policies. Returns its token.
+    /// Creates a `ServiceAccount` with these verbs, and waits until the replica knows all policies. Returns its token.
     async fn account(&self, namespace: &str, name: &str, verbs: &[&str]) -> Result<String> {
         let token = account(&self.client, namespace, name).await?;
         grant(&self.client, namespace, name, verbs, None).await?;
