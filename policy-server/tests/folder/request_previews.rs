@@ -223,6 +223,28 @@ async fn a_request_counts_if_the_candidate_or_the_live_policy_covers_it() {
 }
 
 #[tokio::test]
+async fn the_sample_rate_and_the_logging_of_an_experiment_apply() {
+    let folder = Folder::new();
+    folder.write("live.json", request_policy("live", &live()));
+    for (name, settings) in
+        [("all", json!({})), ("rare", json!({"sampleRate": 1e-9})), ("quiet", json!({"logging": "Divergences"}))]
+    {
+        let mut manifest: Value = serde_json::from_str(&candidate(name, &live())).unwrap();
+        manifest["spec"].as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        folder.write(&format!("{name}.json"), manifest.to_string());
+    }
+    let api = Api(Server::start(folder, &[]).await);
+    for _ in 0..5 {
+        assert_eq!(evaluate(&api.0, ADR, &request()).await.0, StatusCode::OK);
+    }
+    let evaluated = async |name: &str| api.get(&format!("{EXPERIMENTS}/{name}")).await["divergence"]["same"].as_u64();
+    api.0.until("the counts", async || evaluated("all").await == Some(5) && evaluated("quiet").await == Some(5)).await;
+    assert_eq!(evaluated("rare").await, Some(0), "no request is in the sample");
+    let lines = api.0.until_previews(5).await;
+    assert!(lines.len() == 5 && lines.iter().all(|line| line["experiment"] == "cluster.all"), "{lines:#?}");
+}
+
+#[tokio::test]
 async fn an_experiment_is_created_started_stopped_and_committed() {
     let folder = Folder::new();
     folder.write("live.json", request_policy("live", &live()));
