@@ -149,8 +149,9 @@ async fn objects_that_a_newer_policy_forbids_can_be_maintained_and_deleted() -> 
         "spec": {"request": {"priority": 1}, "program": {"rego": {"dialect": "Request", "source": source}}},
     });
     catalogue.server.folder.write("closed.json", closed.to_string());
+    let small = file("small");
+    let dry_run = ["apply", "--dry-run=server", "-f", small.as_str()];
     until("the new policy", TIMEOUT, async || {
-        let dry_run = ["apply", "--dry-run=server", "-f", &file("small")];
         refused(&catalogue.admin, &dry_run, "policy cluster.closed (generation 1) rejects the request").await
     })
     .await?;
