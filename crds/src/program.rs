@@ -108,8 +108,10 @@ pub struct SecretRef {
 /// Rego source code that evaluates requests.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, KubeSchema)]
 #[x_kube(
-    validation = Rule::new("!has(self.entrypoint) || self.dialect == 'Admission'")
-        .message("`entrypoint` is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`, and that of Request `result` or `main`"),
+    validation = Rule::new("!has(self.entrypoint) || self.dialect != 'Gatekeeper'")
+        .message("`entrypoint` is for the dialects Admission and Request: the entrypoint of Gatekeeper is always `violation`"),
+    validation = Rule::new("!has(self.entrypoint) || self.dialect != 'Request' || self.entrypoint in ['result', 'main']")
+        .message("`entrypoint` of the dialect Request must be `result` or `main`"),
     validation = Rule::new("!has(self.libs) || self.dialect == 'Gatekeeper'")
         .message("`libs` is for the dialect Gatekeeper")
 )]
@@ -128,8 +130,10 @@ pub struct Rego {
     /// `input.parameters`. `Request`, for request policies: the rule `result` over `input.payload`, or, as in the API that the DCM
     /// project published, the rule `main` over `input.spec`.
     pub dialect: RegoDialect,
-    /// The rule that returns the result, such as `data.kubernetes.admission.main`. Only for the dialect `Admission`.
-    /// Default: the rule `main` or `response` of the module's package if there is one, otherwise the rules `deny` and `warn`.
+    /// The rule that returns the result. For the dialect `Admission`, such as `data.kubernetes.admission.main`; default: the rule `main` or
+    /// `response` of the module's package if there is one, otherwise the rules `deny` and `warn`. For the dialect `Request`, `result` or
+    /// `main`: a policy whose module does not have the named rule has no effect, as in the API that the DCM project published. Default:
+    /// the rule that the module has, which must be one of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entrypoint: Option<String>,
 }

@@ -18,6 +18,10 @@ pub const MAX_MEMBERS: usize = 32;
 
 /// The maximum length of `request.user`, in bytes.
 const MAX_USER: usize = 253;
+/// The maximum length of `displayName` of a request policy, in characters.
+const MAX_DISPLAY_NAME: usize = 255;
+/// The maximum length of `description` of a request policy, in characters.
+const MAX_DESCRIPTION: usize = 2048;
 
 /// The requests that a policy decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +116,15 @@ impl Errors {
             let (first, last) = PRIORITIES.into_inner();
             self.add(format!("{at}.priority"), format!("is {}: must be {first} to {last}", request.priority));
         }
+        let has_length = |text: &Option<String>, least: usize, most: usize| {
+            text.as_ref().is_none_or(|text| (least..=most).contains(&text.chars().count()))
+        };
+        if !has_length(&request.display_name, 1, MAX_DISPLAY_NAME) {
+            self.add(format!("{at}.displayName"), format!("must have 1 to {MAX_DISPLAY_NAME} characters"));
+        }
+        if !has_length(&request.description, 0, MAX_DESCRIPTION) {
+            self.add(format!("{at}.description"), format!("must have at most {MAX_DESCRIPTION} characters"));
+        }
         if request.service_types.len() > MAX_SERVICE_TYPES {
             let message = format!("has {} items: at most {MAX_SERVICE_TYPES} are allowed", request.service_types.len());
             self.add(format!("{at}.serviceTypes"), message);
@@ -189,11 +202,17 @@ impl Errors {
             }
             _ => {}
         }
-        if rego.entrypoint.is_some() && rego.dialect != crate::RegoDialect::Admission {
-            self.add(
-                format!("{at}.entrypoint"),
-                "is for the dialect Admission: the entrypoint of Gatekeeper is always `violation`, and that of Request `result` or `main`",
-            );
+        match (rego.dialect, rego.entrypoint.as_deref()) {
+            (crate::RegoDialect::Gatekeeper, Some(_)) => {
+                let message =
+                    "is for the dialects Admission and Request: the entrypoint of Gatekeeper is always `violation`";
+                self.add(format!("{at}.entrypoint"), message);
+            }
+            (crate::RegoDialect::Request, Some(rule)) if !["result", "main"].contains(&rule) => {
+                let message = format!("is {rule:?}: the entrypoint of the dialect Request is `result` or `main`");
+                self.add(format!("{at}.entrypoint"), message);
+            }
+            _ => {}
         }
         if !rego.libs.is_empty() && rego.dialect != crate::RegoDialect::Gatekeeper {
             self.add(format!("{at}.libs"), "is for the dialect Gatekeeper");
@@ -409,6 +428,31 @@ mod tests {
                 spec.pointer_mut(parent).unwrap()[key] = value.clone();
             });
             assert_eq!(found, [field], "{pointer} = {value}");
+        }
+    }
+
+    #[test]
+    fn each_error_of_a_request_policy_names_its_field() {
+        let check = |change: fn(&mut Value)| {
+            let mut spec = json!({
+                "program": {"rego": {"source": "", "dialect": "Request", "entrypoint": "main"}},
+                "request": {"displayName": "ä".repeat(255), "description": "ä".repeat(2048), "user": "ana"},
+            });
+            change(&mut spec);
+            policy(&serde_json::from_value(spec).unwrap()).into_iter().map(|error| error.field).collect::<Vec<_>>()
+        };
+        assert_eq!(check(|_| ()), Vec::<String>::new());
+        let cases: [(fn(&mut Value), &str); 7] = [
+            (|spec| spec["request"]["displayName"] = json!(""), "spec.request.displayName"),
+            (|spec| spec["request"]["displayName"] = json!("a".repeat(256)), "spec.request.displayName"),
+            (|spec| spec["request"]["description"] = json!("a".repeat(2049)), "spec.request.description"),
+            (|spec| spec["request"]["priority"] = json!(0), "spec.request.priority"),
+            (|spec| spec["request"]["user"] = json!(""), "spec.request.user"),
+            (|spec| spec["program"]["rego"]["entrypoint"] = json!("data.a.main"), "spec.program.rego.entrypoint"),
+            (|spec| spec["program"]["rego"]["dialect"] = json!("Admission"), "spec.program.rego.dialect"),
+        ];
+        for (change, field) in cases {
+            assert_eq!(check(change), [field]);
         }
     }
 

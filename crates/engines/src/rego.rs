@@ -102,7 +102,8 @@ impl Program {
     /// Compiles a policy. `source` is its main module. `libraries` are modules that it may import; their packages are below
     /// `lib`. Each module has at most 256 KiB and is written in Rego v0 or v1.
     ///
-    /// `entrypoint` names the rule that decides, as `data.a.b` or `a/b`. Default for the Gatekeeper dialect: `violation`.
+    /// `entrypoint` names the rule that decides, as `data.a.b` or `a/b`. Default for the Gatekeeper dialect: `violation`. For the
+    /// Request dialect it is `result` or `main`, and the policy has no effect if the package lacks the rule.
     /// Default for admission policies: `main` or `response` if the package defines one of them, otherwise `deny` and `warn`.
     /// Default for request policies: `result` or `main`; `result` if a package below `dcm.policy` defines both, otherwise `main`.
     ///

@@ -65,6 +65,15 @@ impl EvaluatedRules {
         let has = |rule: &str| matches!(package.rules.get(rule), Some(RuleKind::Value | RuleKind::Scalar));
         let evaluated = |rule: &str, form| Entrypoint { rule: format!("data.{}.{rule}", package.path.join(".")), form };
         let entrypoints = match (dialect, entrypoint) {
+            (Dialect::Request, Some(rule)) => {
+                if ![ADR_RULE, PUBLISHED_RULE].contains(&rule) {
+                    return Err(CompileError::Invalid(format!(
+                        "the entrypoint {rule} is neither {ADR_RULE} nor {PUBLISHED_RULE}"
+                    )));
+                }
+                // A rule that does not exist is undefined, as in OPA.
+                has(rule).then(|| evaluated(rule, ResultForm::Request)).into_iter().collect()
+            }
             (_, Some(entrypoint)) => {
                 let rule = rule_of(entrypoint, package).filter(|rule| has(rule)).ok_or_else(|| {
                     CompileError::Invalid(format!(
@@ -74,8 +83,7 @@ impl EvaluatedRules {
                 })?;
                 let form = match dialect {
                     Dialect::Gatekeeper => ResultForm::Violations,
-                    Dialect::Admission => ResultForm::Decision,
-                    Dialect::Request => ResultForm::Request,
+                    Dialect::Admission | Dialect::Request => ResultForm::Decision,
                 };
                 vec![evaluated(rule, form)]
             }
@@ -112,7 +120,7 @@ impl EvaluatedRules {
                 }
             }
         };
-        if entrypoints.is_empty() {
+        if entrypoints.is_empty() && dialect != Dialect::Request {
             return Err(CompileError::Invalid(format!(
                 "package {} has none of the rules deny, warn, main and response: the policy could never deny",
                 package.path.join(".")

@@ -102,6 +102,20 @@ fn rego_without_a_result_is_refused() {
 }
 
 #[tokio::test]
+async fn an_entrypoint_names_the_rule_and_need_not_exist() {
+    let compile = |source: &str, entrypoint: &str| {
+        rego::Program::compile(source, Dialect::Request, Some(entrypoint), &json!({})).map(Program::Rego)
+    };
+    let both = "package dcm.policy.a\nresult := {\"reason\": \"adr\"}\nmain := {\"reason\": input.provider}";
+    let published = compile(both, "main").unwrap();
+    assert_eq!(evaluate(&published).await, Ok(Some(json!({"reason": "east"}))));
+    assert_eq!(evaluate(&compile(both, "result").unwrap()).await, Ok(Some(json!({"reason": "adr"}))));
+    assert_eq!(evaluate(&compile("package test\nallow = true", "main").unwrap()).await, Ok(None));
+    let error = compile(both, "data.dcm.policy.a.main").unwrap_err().to_string();
+    assert!(error.contains("is neither result nor main"), "{error}");
+}
+
+#[tokio::test]
 async fn rego_of_another_dialect_is_no_request_policy() {
     let source = "package a\ndeny[\"no\"] { input.request.a }";
     let program = Program::Rego(rego::Program::compile(source, Dialect::Admission, None, &json!({})).unwrap());
