@@ -449,6 +449,8 @@ mod tests {
 
     #[test]
     fn each_error_of_a_request_policy_names_its_field() {
+        /// A change of the spec, and the field of the error.
+        type Case = (fn(&mut Value), &'static str);
         let check = |change: fn(&mut Value)| {
             let mut spec = json!({
                 "program": {"rego": {"source": "", "dialect": "Request", "entrypoint": "main"}},
@@ -458,7 +460,7 @@ mod tests {
             policy(&serde_json::from_value(spec).unwrap()).into_iter().map(|error| error.field).collect::<Vec<_>>()
         };
         assert_eq!(check(|_| ()), Vec::<String>::new());
-        let cases: [(fn(&mut Value), &str); 7] = [
+        let cases: [Case; 7] = [
             (|spec| spec["request"]["displayName"] = json!(""), "spec.request.displayName"),
             (|spec| spec["request"]["displayName"] = json!("a".repeat(256)), "spec.request.displayName"),
             (|spec| spec["request"]["description"] = json!("a".repeat(2049)), "spec.request.description"),

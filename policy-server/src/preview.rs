@@ -14,6 +14,7 @@ mod request_line;
 mod requests;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

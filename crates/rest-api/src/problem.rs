@@ -18,10 +18,10 @@ pub struct Problem {
     #[serde(serialize_with = "as_number")]
     status: StatusCode,
     title: &'static str,
-    detail: String,
+    detail: Box<str>,
     /// The path of the request. `None` means that the server does not name it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    instance: Option<String>,
+    instance: Option<Box<str>>,
     /// The value of the header `Retry-After`, in seconds; `None` if the same request would fail again.
     #[serde(skip)]
     retry_after: Option<u64>,
@@ -39,7 +39,15 @@ impl Problem {
     /// Returns a problem. `kind` is its stable type in upper snake case; `title` is the same for every problem of the kind.
     #[must_use]
     pub fn new(kind: &'static str, status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
-        Self { kind, status, title, detail: detail.into(), instance: None, retry_after: None, extensions: Map::new() }
+        Self {
+            kind,
+            status,
+            title,
+            detail: detail.into().into(),
+            instance: None,
+            retry_after: None,
+            extensions: Map::new(),
+        }
     }
 
     /// Returns the problem of a request that is not valid. `detail` names the field.
@@ -81,7 +89,7 @@ impl Problem {
     /// Returns the problem with the path of its request.
     #[must_use]
     pub fn with_instance(self, path: &str) -> Self {
-        Self { instance: Some(path.chars().take(300).collect()), ..self }
+        Self { instance: Some(path.chars().take(300).collect::<String>().into()), ..self }
     }
 
     /// Returns the problem with an additional member (RFC 7807, section 3.2).

@@ -159,8 +159,7 @@ impl Engine {
 
     async fn evaluate(&self, table: &Table, request: request::Request) -> Result<Outcome, Problem> {
         let purpose = Purpose::Answer { previews: Some(&self.previews) };
-        let evaluated =
-            evaluate(table, request, Arc::clone(&self.cache), Instant::now() + TIME_LIMIT, purpose).await;
+        let evaluated = evaluate(table, request, Arc::clone(&self.cache), Instant::now() + TIME_LIMIT, purpose).await;
         evaluated.map_err(|refusal| match refusal {
             Refusal::Overloaded | Refusal::NotLoaded { .. } => Problem::unavailable(&refusal.to_string()),
             Refusal::Unserved { .. } => answer::internal(&refusal.to_string()),

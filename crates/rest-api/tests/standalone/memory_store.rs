@@ -25,7 +25,7 @@ pub struct MemoryStore {
 
 impl Default for MemoryStore {
     fn default() -> Self {
-        Self::with_serving_timeout(Duration::from_secs(60))
+        Self::with_serving_timeout(Duration::from_mins(1))
     }
 }
 
