@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use serde_json::{Map, Value};
 
-use crate::request::{MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
+use crate::request::{MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
 use crate::{Admission, Cel, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
 
 /// The maximum size of `settings`, in bytes of JSON.
@@ -18,10 +18,6 @@ pub const MAX_MEMBERS: usize = 32;
 
 /// The maximum length of `request.user`, in bytes.
 const MAX_USER: usize = 253;
-/// The maximum length of `displayName` of a request policy, in characters.
-const MAX_DISPLAY_NAME: usize = 255;
-/// The maximum length of `description` of a request policy, in characters.
-const MAX_DESCRIPTION: usize = 2048;
 
 /// The requests that a policy decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
