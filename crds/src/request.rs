@@ -29,7 +29,7 @@ pub struct ServiceRequests {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub display_name: Option<String>,
-    /// What the policy is for: at most 2,048 characters.
+    /// The purpose of the policy: at most 2,048 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub description: Option<String>,

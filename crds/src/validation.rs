@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use serde_json::{Map, Value};
 
 use crate::object_requests;
-use crate::request::{MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
+use crate::request::{MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
 use crate::{Admission, Cel, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
 
 /// The maximum size of `settings`, in bytes of JSON.
@@ -19,10 +19,6 @@ pub const MAX_MEMBERS: usize = 32;
 
 /// The maximum length of `request.user`, in bytes.
 const MAX_USER: usize = 253;
-/// The maximum length of `displayName` of a request policy, in characters.
-const MAX_DISPLAY_NAME: usize = 255;
-/// The maximum length of `description` of a request policy, in characters.
-const MAX_DESCRIPTION: usize = 2048;
 /// The maximum length of an item of `request.serviceTypes`, in characters.
 const MAX_SERVICE_TYPE: usize = 253;
 

@@ -463,11 +463,13 @@ async fn a_caller_needs_the_current_token() {
 async fn the_openapi_document_is_served_and_web_pages_are_refused() {
     let api = Api::start().await;
     let document = api.get("/v1/openapi.json").await;
-    assert_eq!((&document["openapi"], document["paths"].as_object().unwrap().len()), (&json!("3.1.0"), 11));
-    let page = format!(
-        "GET {LIVE} HTTP/1.1\r\nhost: {}\r\norigin: http://evil.example.com\r\nconnection: close\r\n\r\n",
-        api.0.listen
-    );
-    let answer = raw(&api.0.listen, &page).await;
-    assert!(answer.contains("403 Forbidden") && answer.contains("WEB_PAGE"), "{answer}");
+    assert_eq!((&document["openapi"], document["paths"].as_object().unwrap().len()), (&json!("3.1.0"), 16));
+    for (path, reason) in [(LIVE, "WEB_PAGE"), ("/api/v1alpha1/policies", "PERMISSION_DENIED")] {
+        let page = format!(
+            "GET {path} HTTP/1.1\r\nhost: {}\r\norigin: http://evil.example.com\r\nconnection: close\r\n\r\n",
+            api.0.listen
+        );
+        let answer = raw(&api.0.listen, &page).await;
+        assert!(answer.contains("403 Forbidden") && answer.contains(reason), "{answer}");
+    }
 }

@@ -28,7 +28,7 @@ const LEASE_DURATION: Duration = Duration::from_secs(10);
 /// its way to the API server when the holder gives up.
 pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a change waits for the Lease. It is longer than [`LEASE_DURATION`], so that a change outlives a crashed holder.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The interval at which a waiting change reads the Lease.
 const POLL_INTERVAL: Duration = Duration::from_millis(40);
 

@@ -56,8 +56,8 @@ async fn request_policies_are_stored_as_kubernetes_objects() {
     assert_eq!(api.get(&format!("{PUBLISHED}/sizes")).await, created);
     let by_server = api.expect(201, Method::POST, PUBLISHED, published("Other", 2)).await;
     assert!(api.policies().get(by_server["id"].as_str().unwrap()).await.is_ok());
-    let patch = json!({"priority": 9, "create_time": created["create_time"]});
-    let patched = api.ok(Method::PATCH, &format!("{PUBLISHED}/sizes"), patch).await;
+    let change = json!({"priority": 9, "create_time": created["create_time"]});
+    let patched = api.ok(Method::PATCH, &format!("{PUBLISHED}/sizes"), change).await;
     assert_eq!((&patched["priority"], &patched["display_name"]), (&json!(9), &json!("Sizes")));
     let taken = api.expect(409, Method::PATCH, &format!("{PUBLISHED}/sizes"), json!({"priority": 2})).await;
     assert_eq!(taken["type"], "ALREADY_EXISTS");
@@ -204,8 +204,8 @@ async fn concurrent_patches_are_all_applied() {
     api.expect(201, Method::POST, &format!("{PUBLISHED}?id=a"), published("A", 1)).await;
     let calls: Vec<_> = (0..4)
         .map(|index| {
-            let (router, patch) = (api.another_router(), json!({"label_selector": {format!("l{index}"): "x"}}));
-            tokio::spawn(async move { TestApi::send(&router, Method::PATCH, &format!("{PUBLISHED}/a"), patch).await })
+            let (router, change) = (api.another_router(), json!({"label_selector": {format!("l{index}"): "x"}}));
+            tokio::spawn(async move { TestApi::send(&router, Method::PATCH, &format!("{PUBLISHED}/a"), change).await })
         })
         .collect();
     for call in calls {

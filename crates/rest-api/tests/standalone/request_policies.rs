@@ -85,17 +85,17 @@ async fn every_error_is_a_problem() {
 async fn bodies_have_a_type_a_size_and_valid_json() {
     let store = Arc::new(MemoryStore::default());
     call(&store, "POST", "/api/v1alpha1/policies?id=a", published()).await;
-    let patch = "application/merge-patch+json";
+    let merge = "application/merge-patch+json";
     let large = json!({"description": "x".repeat(4 << 20)}).to_string();
     for (method, path, content_type, body, status) in [
         ("POST", PUBLISHED, "application/x-www-form-urlencoded", "a=b", 415),
-        ("POST", PUBLISHED, patch, "{}", 415),
+        ("POST", PUBLISHED, merge, "{}", 415),
         ("POST", ADR, "text/plain", "{}", 415),
         ("PATCH", "/api/v1alpha1/policies/a", "text/plain", "{}", 415),
-        ("PATCH", "/api/v1alpha1/policies/a", patch, "{", 400),
-        ("PATCH", "/api/v1alpha1/policies/a", patch, "{\"priority\": 3}", 200),
+        ("PATCH", "/api/v1alpha1/policies/a", merge, "{", 400),
+        ("PATCH", "/api/v1alpha1/policies/a", merge, "{\"priority\": 3}", 200),
         ("PATCH", "/api/v1alpha1/policies/a", "application/json; charset=utf-8", "{\"priority\": 4}", 200),
-        ("PATCH", "/api/v1alpha1/policies/a", patch, large.as_str(), 413),
+        ("PATCH", "/api/v1alpha1/policies/a", merge, large.as_str(), 413),
     ] {
         let request = Request::builder().method(method).uri(path).header("content-type", content_type);
         let (response, answer) = send(&store, request.body(Body::from(body.to_owned())).unwrap()).await;
