@@ -112,15 +112,6 @@ impl ServiceRequests {
         Ok(level)
     }
 
-    /// Returns the policies among which the display name and the priority are unique. `tenant` is the tenant of a namespaced policy.
-    ///
-    /// # Errors
-    /// Returns the error of [`Self::level`].
-    pub fn scope(&self, at: &str, tenant: Option<String>) -> Result<RequestScope, FieldError> {
-        let level = self.level(at, tenant.as_deref())?;
-        Ok(RequestScope { level, tenant, user: self.user.clone() })
-    }
-
     /// Returns the display name of the policy whose resource has this name.
     #[must_use]
     pub fn display_name<'a>(&'a self, name: &'a str) -> &'a str {

@@ -1,7 +1,8 @@
 //! The display name and the priority of a request policy are unique among the request policies of the same level, tenant and user.
 
 use proviso_core::PolicyId;
-use proviso_crds::{PolicySpec, RequestScope};
+use proviso_crds::PolicySpec;
+use proviso_crds::uniqueness::{InUse, UniqueField, UniqueFields, UniqueValue};
 
 use crate::error::{Code, Error, FieldViolation};
 use crate::namespace_tenants::NamespaceTenants;
@@ -10,14 +11,14 @@ use crate::namespace_tenants::NamespaceTenants;
 pub(crate) const DISPLAY_NAME_IN_USE: &str = "DISPLAY_NAME_IN_USE";
 /// The reason of the error about a priority that another policy has.
 pub(crate) const PRIORITY_IN_USE: &str = "PRIORITY_IN_USE";
+/// The path of the section of a request policy.
+const SECTION: &str = "spec.request";
 
-/// The display name and the priority of a request policy.
+/// The display name and the priority of a request policy, in their scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UniqueKeys {
-    pub policy: PolicyId,
-    pub scope: RequestScope,
-    pub display_name: String,
-    pub priority: u32,
+    policy: PolicyId,
+    values: [UniqueValue; 2],
 }
 
 impl UniqueKeys {
@@ -25,10 +26,9 @@ impl UniqueKeys {
     #[must_use]
     pub fn of(policy: &PolicyId, spec: &PolicySpec, tenants: &NamespaceTenants) -> Option<Self> {
         let request = spec.request.as_ref()?;
-        let tenant = policy.namespace().map(|namespace| tenants.tenant(namespace).to_owned());
-        let scope = request.scope("spec.request", tenant).ok()?;
-        let display_name = request.display_name(policy.name()).to_owned();
-        Some(Self { policy: policy.clone(), scope, display_name, priority: request.priority })
+        let fields = UniqueFields::new(request, SECTION, policy.namespace(), policy.name()).ok()?;
+        let tenant = policy.namespace().map(|namespace| tenants.tenant(namespace));
+        Some(Self { policy: policy.clone(), values: fields.values(tenant) })
     }
 
     /// Checks that another policy has neither the display name nor the priority. `other` may be the same policy.
@@ -36,37 +36,25 @@ impl UniqueKeys {
     /// # Errors
     /// Returns an error with [`Code::AlreadyExists`] that names the other policy.
     pub fn check(&self, other: &Self) -> Result<(), Error> {
-        if other.policy == self.policy || other.scope != self.scope {
+        if other.policy == self.policy {
             return Ok(());
         }
-        let scope = scope_name(&self.scope);
-        let (reason, field, value, remedy) = if other.display_name == self.display_name {
-            (DISPLAY_NAME_IN_USE, "spec.request.displayName", format!("{:?}", self.display_name), "choose another name")
-        } else if other.priority == self.priority {
-            (PRIORITY_IN_USE, "spec.request.priority", self.priority.to_string(), "choose another number")
-        } else {
-            return Ok(());
+        let Some(value) = self.values.iter().find(|value| other.values.contains(value)) else { return Ok(()) };
+        let reason = match value.field {
+            UniqueField::DisplayName => DISPLAY_NAME_IN_USE,
+            UniqueField::Priority => PRIORITY_IN_USE,
         };
-        let policy = other.policy.as_str();
-        let description = format!("{value} is in use by policy {policy} among the {scope}: {remedy}");
-        let mut error = Error::new(Code::AlreadyExists, reason, format!("{field}: {description}"));
-        error.violations = vec![FieldViolation { field: field.to_owned(), description }];
-        Err(error.with("policy", policy))
+        let in_use = InUse { value: value.clone(), by: other.policy.clone() }.to_field_error(SECTION);
+        let mut error = Error::new(Code::AlreadyExists, reason, in_use.to_string());
+        error.violations = vec![FieldViolation { field: in_use.field, description: in_use.message }];
+        Err(error.with("policy", other.policy.as_str()))
     }
 
     /// Returns true if the two have the same scope, display name and priority.
     #[must_use]
     pub fn are_same(&self, other: &Self) -> bool {
-        (&self.scope, &self.display_name, self.priority) == (&other.scope, &other.display_name, other.priority)
+        self.values == other.values
     }
-}
-
-/// Returns the name of a scope, such as `Tenant policies of tenant blue`.
-fn scope_name(scope: &RequestScope) -> String {
-    let owners = [("tenant", &scope.tenant), ("user", &scope.user)].into_iter();
-    let owners = owners.filter_map(|(kind, owner)| Some(format!("{kind} {}", owner.as_ref()?))).collect::<Vec<_>>();
-    let of = if owners.is_empty() { String::new() } else { format!(" of {}", owners.join(" and ")) };
-    format!("{} policies{of}", scope.level.as_str())
 }
 
 #[cfg(test)]
@@ -114,8 +102,8 @@ mod tests {
         let request = json!({"displayName": "n", "priority": 7, "user": "ana"});
         let error = keys("ns.team-a.a", &request).check(&keys("ns.blue.b", &json!({"priority": 7, "user": "ana"})));
         let error = error.unwrap_err();
-        let expected = "spec.request.priority: 7 is in use by policy ns.blue.b among the User policies of tenant blue and user ana: \
-                        choose another number";
+        let expected = "spec.request.priority: 7 is in use by policy ns.blue.b among the policies of the user ana in the tenant blue: \
+                        choose another number from 1 to 1000";
         assert_eq!((error.http(), error.message.as_str()), (409, expected));
     }
 

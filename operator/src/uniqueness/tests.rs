@@ -178,7 +178,9 @@ async fn the_policies_that_a_policy_loses_to_are_found_across_others() {
         Vec::<String>::new(),
         "b lost its name to a, and does not block its priority"
     );
-    let deleted = serde_json::from_value(policy(None, "a", 1, &named("x", 1))).unwrap();
+    let mut deleted = policy(None, "a", 1, &named("x", 1));
+    deleted["metadata"]["resourceVersion"] = "1000".into();
+    let deleted = serde_json::from_value(deleted).unwrap();
     cluster.context.caches.cluster_policies.apply_event(Event::Delete(deleted));
     assert_eq!(lost(&uniqueness, None, "c"), ["priority cluster.b"]);
 }

@@ -170,14 +170,14 @@ async fn an_update_is_decided_if_it_changes_the_payload() {
     }
 }
 
-// The evaluation of the binding must not hold the only place while the policies of the chain wait for it.
+// The evaluations of the binding must not hold all places while the policies of the chain wait for one.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_place_is_enough_for_a_chain_and_its_binding() {
+async fn two_places_are_enough_for_many_chains_and_their_bindings() {
     let folder = catalogue();
     let condition =
         json!({"admission": {"matchConditions": [{"name": "a", "expression": "object.spec.serviceType != 'none'"}]}});
     folder.write("conditional.json", policy("conditional", &with(binding(), &condition)));
-    let server = Server::start(folder, &["--concurrency", "1"]).await;
+    let server = Server::start(folder, &["--concurrency", "2"]).await;
     let web = object("team-blue", &vm(json!({})));
     for path in [POLICY, "/validate/cluster.conditional"] {
         let answer = server.post(path, review("ben", &web, None).to_string()).await;

@@ -307,7 +307,8 @@ async fn an_experiment_cannot_change_the_enforcement_point() {
     assert_eq!(evaluate(&api.0, ADR, &request()).await.0, StatusCode::OK);
     assert!(api.0.previews().is_empty());
     // The policy changes its section: the experiment is previewed then.
-    api.0.folder.write("admission.json", request_policy("admission", &live()));
+    let section = json!({"priority": 200});
+    api.0.folder.write("admission.json", request_policy("admission", &spec(&section, &result_with(&json!({})))));
     api.0.until_details("experiment cluster.other generation 1 previews cluster.admission").await;
 }
 

@@ -57,13 +57,16 @@ async fn a_served_policy_keeps_its_priority_across_restarts_until_it_releases_it
     let folder = Folder::new();
     folder.write("b.json", policy("b", "vm", 7));
     folder.write("c.json", policy("c", "network", 9));
-    let server = Server::start(folder, &[]).await;
+    let state = folder.state();
+    let options = ["--state-dir", state.to_str().unwrap()];
+    let server = Server::start(folder, &options).await;
+    server.until_details("[+] cluster.c generation 1 live").await;
     // A file that comes first does not take the priority, and a change of another served policy does not either.
     server.folder.write("a.json", policy("a", "database", 7));
     server.folder.write("c.json", policy("c", "network", 7).replace("by\\", "new\\"));
     server.until_details("a.json:1: document 1: spec.request.priority: 7 is in use by policy cluster.b").await;
     server.until_details("c.json:1: document 1: spec.request.priority: 7 is in use by policy cluster.b").await;
-    let server = Server::start(server.stop().await, &[]).await;
+    let server = Server::start(server.stop().await, &options).await;
     for _ in 0..2 {
         assert_eq!(decided_by(&server, "vm").await, Ok(json!("b")));
         assert_eq!(decided_by(&server, "network").await, Ok(json!("c")), "the last good generation");

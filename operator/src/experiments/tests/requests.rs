@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Returns the spec of a request policy.
+/// Returns the spec of a request policy. The mock API server merges it into the spec with `admission`.
 fn spec() -> Value {
-    json!({"program": {"cel": {"validations": []}}, "request": {"priority": 7}})
+    json!({"program": {"cel": {"validations": []}}, "admission": null, "request": {"priority": 7}})
 }
 
 /// Returns an object with the spec of a request policy at this JSON Pointer.

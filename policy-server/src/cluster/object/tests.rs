@@ -63,7 +63,9 @@ fn an_enabled_revision_is_desired_and_known_when_the_leader_prepared_it() {
     let observe = |object: &mut Object, version: &str, enabled: bool, status: &str| {
         object.observe("a", observed(version, enabled, &initialized(status)), None)
     };
-    assert!(!observe(&mut object, "2", true, "False") && was_prepared(&object) == Some(false));
+    // The table shows the failure: the requests of a request policy are refused.
+    assert!(observe(&mut object, "2", true, "False") && was_prepared(&object) == Some(false));
+    assert!(!observe(&mut object, "2", true, "False"));
     assert!(observe(&mut object, "3", true, "True") && was_prepared(&object) == Some(true));
 
     // The condition Initialized stays True when a replica, even the leader, cannot load the revision any more.
