@@ -56,7 +56,7 @@ pub use program::{
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
 pub use request::{
     MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, RequestLevel, RequestScope, ServiceRequests,
-    TENANT,
+    TENANT, tenant,
 };
 pub use revision::{
     ConditionStatus, ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport,

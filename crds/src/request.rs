@@ -1,6 +1,8 @@
 //! `spec.request`: the requests to services that a policy decides about, and the place of the policy in their chain. Source: the ADR
 //! "Policy API & Execution Engine" of the DCM project.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{ParseExpressionError, Selector};
 use proviso_core::request::{Criteria, Level};
@@ -15,6 +17,12 @@ pub const TENANT: &str = "proviso.dev/tenant";
 pub const MAX_DISPLAY_NAME: usize = 255;
 /// The maximum length of `description`, in characters.
 pub const MAX_DESCRIPTION: usize = 2048;
+/// Returns the tenant of a namespace with these labels: the value of the label [`TENANT`], by default the name of the namespace.
+#[must_use]
+pub fn tenant<'a>(namespace: &'a str, labels: Option<&'a BTreeMap<String, String>>) -> &'a str {
+    labels.and_then(|labels| labels.get(TENANT)).map_or(namespace, String::as_str)
+}
+
 /// The maximum number of `serviceTypes`.
 pub const MAX_SERVICE_TYPES: usize = 100;
 /// The range of priorities.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use proviso_core::matching::Labels;
 use proviso_core::request::{Chain, ConstraintCache, Outcome, Progress, Request, RequestPolicy, RevisionId};
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::TENANT;
 use proviso_crds::uniqueness::{Claim, UniqueFields, arbitrate};
 use proviso_crds::validation::FieldError;
 use proviso_engines::{Deadline, Program};
@@ -156,10 +155,7 @@ fn check_uniqueness(documents: &[Document], namespaces: &BTreeMap<String, Labels
 
 /// Returns the tenant of a policy in this namespace; `None` for a `ClusterPolicy`.
 fn tenant(namespace: Option<&str>, namespaces: &BTreeMap<String, Labels>) -> Option<String> {
-    namespace.map(|namespace| {
-        let labels = namespaces.get(namespace);
-        labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
-    })
+    namespace.map(|namespace| proviso_crds::tenant(namespace, namespaces.get(namespace)).to_owned())
 }
 
 fn documents_of(path: &Path) -> Result<Vec<Document>, RequestPoliciesError> {

@@ -18,12 +18,7 @@ pub(super) fn policy(namespace: Option<&str>, name: &str, spec: &PolicySpec) -> 
 /// Returns all such errors of an experiment, whose `spec.policy` has to be a valid policy. `namespace` is that of a
 /// `PolicyExperiment`.
 pub(super) fn experiment(namespace: Option<&str>, name: &str, spec: &ExperimentSpec) -> Vec<FieldError> {
-    let mut errors = check("spec.policy", (namespace, name), &spec.policy, validation::experiment(spec));
-    if spec.policy.request.is_some() {
-        let message = "is not previewed by this version: change the policy itself, and roll it back if need be";
-        errors.push(field_error("spec.policy.request", message));
-    }
-    errors
+    check("spec.policy", (namespace, name), &spec.policy, validation::experiment(spec))
 }
 
 fn check(

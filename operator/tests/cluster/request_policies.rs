@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::config::AuthInfo;
 use kube::{Api, Client, Config, ResourceExt as _};
-use proviso_crds::{ClusterPolicy, PolicyPhase, PolicyRevision};
+use proviso_crds::{ClusterPolicy, ClusterPolicyExperiment, PolicyPhase, PolicyRevision};
 use proviso_e2e::{program, until};
 use serde_json::{Value, json};
 
@@ -206,8 +206,27 @@ async fn a_request_policy_goes_through_its_lifecycle_without_webhooks() -> Resul
     cluster.until_active("sizes", 4).await?;
     installed.until_answered(&app, &machine(8), 403, &["generation 4", "maximum of 4"]).await?;
 
+    // An experiment previews the chain with its candidate, on the requests that the replicas answer.
+    let experiment = json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicyExperiment", "metadata": {"name": "smaller"},
+        "spec": {"policyRef": {"name": "sizes"}, "autoStart": true, "policy": limit(1)},
+    });
+    proviso_e2e::manifests::apply(&cluster.client, &experiment.to_string()).await?;
+    let experiments = Api::<ClusterPolicyExperiment>::all(cluster.client.clone());
+    until("a divergence", BOUND, async || {
+        installed.until_answered(&app, &machine(2), 200, &["ns.team-blue.owner"]).await?;
+        let status = experiments.get("smaller").await?.status.context("no status")?;
+        let counts = status.divergence.as_ref().context("no counts")?;
+        ensure!(counts.newly_denied > 0 && counts.errors == 0, "{status:?}");
+        let sample = status.samples.first().context("no sample")?;
+        ensure!(sample.kind == "vm" && sample.namespace == "blue", "{sample:?}");
+        Ok(())
+    })
+    .await?;
+    experiments.delete("smaller", &DeleteParams::default()).await?;
+
     // No webhook asks about a request policy.
-    for name in ["proviso-cluster.sizes", "proviso-ns.team-blue.owner"] {
+    for name in ["proviso-cluster.sizes", "proviso-ns.team-blue.owner", "proviso-preview-cluster.smaller"] {
         ensure!(cluster.webhooks().get_opt(name).await?.is_none(), "{name}");
     }
     let status = tokio::process::Command::new(program::program("proviso")?)
@@ -265,7 +284,7 @@ async fn a_request_policy_that_cannot_work_is_refused_with_its_field() -> Result
         (team, json!({"serviceTypes": many}), &good, "spec.request.serviceTypes: has 101 items"),
         (team, json!({"serviceTypes": ["vm", ""]}), &good, "spec.request.serviceTypes[1]: "),
         (team, json!({"displayName": ""}), &good, "spec.request.displayName: "),
-        (team, json!({"description": "a".repeat(1025)}), &good, "spec.request.description: has 1025 characters"),
+        (team, json!({"description": "a".repeat(2049)}), &good, "spec.request.description: must have at most 2048"),
         (
             team,
             json!({"selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}),
@@ -294,6 +313,6 @@ async fn a_request_policy_that_cannot_work_is_refused_with_its_field() -> Result
         "spec": {"policyRef": {"name": "a"}, "policy": {"request": {}, "program": good}},
     });
     let refusal = admission.refusal("CREATE", &experiment, None).await?;
-    ensure!(refusal.contains("spec.policy.request: is not previewed"), "{refusal}");
+    ensure!(refusal.is_empty(), "{refusal}");
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::uniqueness::{Claim, InUse, UniqueFields, arbitrate};
-use proviso_crds::{PolicySpec, TENANT};
+use proviso_crds::{PolicySpec, tenant};
 
 use super::FolderSource;
 use super::object::Object;
@@ -99,10 +99,8 @@ impl FolderSource {
         if live.is_none() && newest.is_none() {
             return None;
         }
-        let tenant = policy.namespace().map(|namespace| {
-            let labels = self.namespaces.get(namespace).map(|found| &found.spec);
-            labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
-        });
+        let labels = |namespace: &str| self.namespaces.get(namespace).map(|found| &*found.spec);
+        let tenant = policy.namespace().map(|namespace| tenant(namespace, labels(namespace)).to_owned());
         Some(Claim { policy: policy.clone(), tenant, live, newest, age: None })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proviso_core::matching::Labels;
-use proviso_crds::TENANT;
+use proviso_crds::tenant;
 use proviso_rest_api::Problem;
 use serde::{Deserialize, Deserializer};
 
@@ -72,7 +72,9 @@ impl Own {
         let account = user.strip_prefix(SERVICE_ACCOUNT).and_then(|account| account.split_once(':'));
         let tenant = match account {
             None => None,
-            Some((namespace, _)) if namespaces.contains_key(namespace) => Some(tenant(namespaces, namespace)),
+            Some((namespace, _)) if namespaces.contains_key(namespace) => {
+                Some(tenant(namespace, namespaces.get(namespace)).to_owned())
+            }
             Some((namespace, _)) => {
                 let message = format!("the labels of the Namespace {namespace} of the caller are not known yet");
                 return Err(Problem::unavailable(&message));
@@ -139,14 +141,10 @@ impl Named {
     }
 }
 
-/// Returns the tenant of a namespace: the label of the Namespace, by default its name.
-pub(super) fn tenant(namespaces: &BTreeMap<String, Labels>, namespace: &str) -> String {
-    let labels = namespaces.get(namespace);
-    labels.and_then(|labels| labels.get(TENANT)).cloned().unwrap_or_else(|| namespace.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
+    use proviso_crds::TENANT;
+
     use super::*;
 
     fn namespaces() -> BTreeMap<String, Labels> {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use proviso_core::{Failure, Reason, Review, Verdict};
+use proviso_crds::tenant;
 use proviso_engines::{EvaluationError, Shortage};
 use tokio::time::timeout_at;
 
-use super::identity::tenant;
 use super::{Purpose, Refusal, evaluate};
 use crate::budgets::QUEUE_TIME;
 use crate::decide::NoVerdict;
@@ -73,5 +73,5 @@ fn tenant_of(table: &Table, review: &Review) -> Result<Option<String>, Failure> 
         let message = format!("the labels of the namespace {namespace} are not known yet: try again");
         return Err(Failure::new(NOT_READY, message));
     }
-    Ok(Some(tenant(&table.namespaces, namespace)))
+    Ok(Some(tenant(namespace, table.namespaces.get(namespace)).to_owned()))
 }

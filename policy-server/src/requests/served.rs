@@ -7,9 +7,9 @@ use std::sync::Arc;
 use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_core::request::{Criteria, Request, RequestPolicy, RevisionId};
+use proviso_crds::tenant;
 
 use super::Refusal;
-use super::identity::tenant;
 use crate::table::{Entry, Experiment, RequestPoint, Revision, UnservedRequests};
 
 /// A policy with its place in the chain.
@@ -150,7 +150,7 @@ fn place(revision: &Revision, generation: u64, namespaces: &BTreeMap<String, Lab
 
 /// Returns the criteria of a policy. The tenant of its namespace is one of them. Without a point, they are the only one.
 fn criteria(id: &PolicyId, point: Option<&RequestPoint>, namespaces: &BTreeMap<String, Labels>) -> Criteria {
-    let tenant = id.namespace().map(|namespace| tenant(namespaces, namespace));
+    let tenant = id.namespace().map(|namespace| tenant(namespace, namespaces.get(namespace)).to_owned());
     Criteria { tenant, ..point.map(|point| point.criteria.clone()).unwrap_or_default() }
 }
 
