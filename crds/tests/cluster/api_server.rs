@@ -91,7 +91,12 @@ async fn each_error_in_a_policy_is_refused_with_its_field_or_remedy() -> Result<
         (
             "/spec/program",
             json!({"rego": {"dialect": "Gatekeeper", "source": "", "entrypoint": "a"}}),
-            "is for the dialect Admission",
+            "is for the dialects Admission and Request",
+        ),
+        (
+            "/spec/program",
+            json!({"rego": {"dialect": "Request", "source": "", "entrypoint": "a"}}),
+            "must be `result` or `main`",
         ),
         ("/spec/program", json!({"wasm": {"module": "file:///a.wasm"}}), "without a cluster"),
         ("/spec/program", json!({"wasm": {"module": "https://a", "digest": "sha256:0"}}), "spec.program.wasm.digest"),

@@ -17,7 +17,7 @@ use crate::{is_skipped, repository};
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The pages of the walk through a cluster, in order. The last page removes Proviso.
-const CLUSTER: [&str; 10] = [
+const CLUSTER: [&str; 11] = [
     "docs/tutorials/cluster.md",
     "README.md",
     "docs/how-to/operate-policies.md",

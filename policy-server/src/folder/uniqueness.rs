@@ -99,7 +99,7 @@ impl FolderSource {
         if live.is_none() && newest.is_none() {
             return None;
         }
-        let labels = |namespace: &str| self.namespaces.get(namespace).map(|found| &*found.spec);
+        let labels = |namespace: &str| self.namespaces.get(namespace).map(|found| &found.spec);
         let tenant = policy.namespace().map(|namespace| tenant(namespace, labels(namespace)).to_owned());
         Some(Claim { policy: policy.clone(), tenant, live, newest, age: None })
     }

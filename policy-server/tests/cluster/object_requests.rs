@@ -26,13 +26,14 @@ struct Catalogue {
 }
 
 impl Catalogue {
-    async fn start() -> Result<Self> {
+    /// Starts a control plane of this name, and the policy server of the example.
+    async fn start(name: &str) -> Result<Self> {
         let folder = Folder::new();
         for entry in std::fs::read_dir(example(CATALOGUE).join("policies"))? {
             let path = entry?.path();
             folder.write(path.file_name().and_then(|name| name.to_str()).unwrap(), std::fs::read_to_string(&path)?);
         }
-        let plane = ControlPlane::start("service-catalog").await?;
+        let plane = ControlPlane::start(name).await?;
         let cluster = Cluster::of(&plane).await?;
         manifests::apply_crds(&cluster.client()?, &example(CATALOGUE)).await?;
         let admin = cluster.kubectl()?;
@@ -90,7 +91,7 @@ async fn refused(kubectl: &Kubectl, arguments: &[&str], words: &str) -> Result<(
 
 #[tokio::test]
 async fn the_chain_decides_about_objects_of_a_real_api_server() -> Result<()> {
-    let catalogue = Catalogue::start().await?;
+    let catalogue = Catalogue::start("catalogue-decisions").await?;
     let (ana, ben) = (catalogue.user("ana"), catalogue.user("ben"));
     ben.run(&["apply", "-f", &file("web")]).await?;
     let expected = json!({
@@ -137,7 +138,7 @@ async fn the_chain_decides_about_objects_of_a_real_api_server() -> Result<()> {
 
 #[tokio::test]
 async fn objects_that_a_newer_policy_forbids_can_be_maintained_and_deleted() -> Result<()> {
-    let catalogue = Catalogue::start().await?;
+    let catalogue = Catalogue::start("catalogue-maintenance").await?;
     catalogue.admin.run(&["apply", "-f", &file("web")]).await?;
     let in_namespace = |arguments: &[&'static str]| [&["-n", "team-blue"], arguments].concat();
     let patch = |patch: &'static str| in_namespace(&["patch", "servicerequest", "web", "--type=merge", "-p", patch]);

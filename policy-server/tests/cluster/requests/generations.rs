@@ -102,7 +102,9 @@ async fn replicas_answer_with_the_generation_that_is_marked_as_live() -> Result<
     // The policy is disabled or deleted: the operator removes the mark before it unloads the revision.
     env.set_condition("cluster.a-4", "Live", "False").await?;
     until_trail("no policy again", &[]).await?;
-    env.revisions.delete("cluster.a-4", &DeleteParams::default()).await?;
+    for revision in ["cluster.a-3", "cluster.a-4"] {
+        env.revisions.delete(revision, &DeleteParams::default()).await?;
+    }
     until_trail("no policy after the deletion", &[]).await
 }
 
