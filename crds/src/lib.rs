@@ -55,8 +55,8 @@ pub use program::{
 };
 pub use report::{MAX_MESSAGE, MAX_SAMPLES};
 pub use request::{
-    MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, RequestLevel, RequestScope, ServiceRequests,
-    TENANT, tenant,
+    DEFAULT_PRIORITY, MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, RequestLevel, RequestScope,
+    ServiceRequests, TENANT, tenant,
 };
 pub use revision::{
     ConditionStatus, ModuleStatus, PolicyKind, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus, PreviewReport,

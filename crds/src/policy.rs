@@ -23,7 +23,7 @@ pub const MAX_REVISION_HISTORY: u32 = 50;
     category = "proviso",
     shortname = "pvp",
     status = "PolicyStatus",
-    doc = "A policy that decides about requests in its own namespace.",
+    doc = "A policy that decides about requests in its own namespace, or about requests to services of the tenant of its namespace.",
     validation = Rule::new("self.metadata.name.size() <= 150").message("a policy's name has at most 150 characters"),
     printcolumn(name = "Server", type_ = "string", json_path = ".spec.policyServer"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),

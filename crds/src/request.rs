@@ -17,16 +17,18 @@ pub const TENANT: &str = "proviso.dev/tenant";
 pub const MAX_DISPLAY_NAME: usize = 255;
 /// The maximum length of `description`, in characters.
 pub const MAX_DESCRIPTION: usize = 2048;
+/// The maximum number of `serviceTypes`.
+pub const MAX_SERVICE_TYPES: usize = 100;
+/// The range of priorities.
+pub const PRIORITIES: std::ops::RangeInclusive<u32> = 1..=1000;
+/// The priority of a policy that sets none.
+pub const DEFAULT_PRIORITY: u32 = 500;
+
 /// Returns the tenant of a namespace with these labels: the value of the label [`TENANT`], by default the name of the namespace.
 #[must_use]
 pub fn tenant<'a>(namespace: &'a str, labels: Option<&'a BTreeMap<String, String>>) -> &'a str {
     labels.and_then(|labels| labels.get(TENANT)).map_or(namespace, String::as_str)
 }
-
-/// The maximum number of `serviceTypes`.
-pub const MAX_SERVICE_TYPES: usize = 100;
-/// The range of priorities.
-pub const PRIORITIES: std::ops::RangeInclusive<u32> = 1..=1000;
 
 /// The requests to services that the policy decides about, and the place of the policy in their chain.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -41,13 +43,14 @@ pub struct ServiceRequests {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub description: Option<String>,
-    /// Limits the policy to requests of these service types: at most 100. The service type is `service_type` or `serviceType` of the
-    /// payload. Default: all service types.
+    /// Limits the policy to requests of these service types: at most 100. The service type is that of the binding
+    /// (`program.requests.serviceType`), or else `service_type` or `serviceType` of the payload, or else the kind of the object. Default:
+    /// all service types.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     pub service_types: Vec<String>,
-    /// Limits the policy to requests whose payload has these labels in `metadata.labels`. The service type is the label
-    /// `service_type`. Default: all requests.
+    /// Limits the policy to requests with these labels: those in `metadata.labels` of the payload and, for Kubernetes objects, those of the
+    /// object. The service type is the label `service_type`. Default: all requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
     /// The place of the policy within its level: 1 to 1000; the lowest number is evaluated first. Unique among the policies of the same
@@ -71,7 +74,8 @@ pub struct ServiceRequests {
 pub enum RequestLevel {
     /// For all requests. Only for a ClusterPolicy.
     Global,
-    /// For the requests of one tenant. Only for a Policy: its namespace is the tenant.
+    /// For the requests of one tenant. Only for a Policy: the label `proviso.dev/tenant` of its Namespace names the tenant, by default the
+    /// name of the namespace.
     Tenant,
     /// For the requests of one user, or of all users.
     User,
@@ -140,7 +144,7 @@ impl ServiceRequests {
 }
 
 fn priority() -> u32 {
-    500
+    DEFAULT_PRIORITY
 }
 
 #[cfg(test)]

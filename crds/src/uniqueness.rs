@@ -12,6 +12,9 @@ use crate::reasons;
 use crate::request::{PRIORITIES, RequestScope, ServiceRequests};
 use crate::validation::FieldError;
 
+/// The path of the section with the unique fields.
+pub const SECTION: &str = "spec.request";
+
 /// The fields of one generation that must be unique, with the level and the user of the generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UniqueFields {

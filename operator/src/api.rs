@@ -9,7 +9,6 @@ mod front_proxy;
 pub(crate) mod registration;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -18,6 +17,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use kube::Client;
 use proviso_authentication::{AuthenticationError, Tokens};
+use proviso_rest_api::SERVING_TIMEOUT;
 use proviso_rest_api::kubernetes::{Kubernetes, Settings};
 use proviso_rest_api::{Code, Error, Problem};
 
@@ -28,9 +28,6 @@ use authenticator::Authenticator;
 use crate::config::Config;
 
 pub(crate) use front_proxy::FrontProxies;
-
-/// The time for which a change of a request policy waits until all replicas serve it.
-const SERVING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the routes of both APIs, which need an authenticated caller, and of the health check.
 pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>, tokens: Tokens) -> Router {

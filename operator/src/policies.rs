@@ -17,7 +17,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt as _};
 use proviso_core::rollout::{self, Progress};
 use proviso_crds::names::{POLICY_LABEL, SERVER_LABEL, finalizers};
-use proviso_crds::uniqueness::InUse;
+use proviso_crds::uniqueness::{InUse, SECTION};
 use proviso_crds::{PolicyServer, RevisionRole};
 
 use crate::ca;
@@ -154,7 +154,7 @@ async fn reconcile<K: PolicyObject>(
     }
     let found = observe::ObservedObjects::read(policy, context).await?;
     let losses = uniqueness.losses(policy);
-    let not_unique = InUse::to_failure(&losses, "spec.request");
+    let not_unique = InUse::to_failure(&losses, SECTION);
     let observed = found.observed(policy, not_unique, jiff::Timestamp::now(), context);
     if policy.0.is_err() && !is_deleted {
         // The spec cannot be read. Until it can, the live generation keeps answering.

@@ -10,7 +10,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt as _};
 use proviso_core::PolicyId;
-use proviso_crds::uniqueness::{self, Claim, InUse, UniqueFields, UniqueValue};
+use proviso_crds::uniqueness::{self, Claim, InUse, SECTION, UniqueFields, UniqueValue};
 use proviso_crds::{PolicySpec, RevisionRole, TENANT};
 
 use crate::cache::{Index, Name, Reader, lock, name, reference};
@@ -36,7 +36,7 @@ pub(crate) fn key(UniqueValue { scope, field, value }: &UniqueValue) -> String {
 /// Returns the unique fields of a policy; `None` if it has no requests, or no valid level.
 pub(crate) fn fields(policy: &impl Resource, spec: &PolicySpec) -> Option<UniqueFields> {
     let request = spec.request.as_ref()?;
-    UniqueFields::new(request, "spec.request", policy.namespace().as_deref(), &policy.name_any()).ok()
+    UniqueFields::new(request, SECTION, policy.namespace().as_deref(), &policy.name_any()).ok()
 }
 
 /// Returns the cache keys of a policy.

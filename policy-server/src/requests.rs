@@ -172,16 +172,20 @@ fn log(outcome: &Outcome, start: Instant) {
         }
         Decision::Rejected { policy, field, .. } => {
             let field = field.as_ref().map(ToString::to_string);
-            tracing::info!(%policy, status, field, policies, duration_us, "request to a service denied");
+            let (policy, generation) = (&policy.policy, policy.generation);
+            tracing::info!(%policy, generation, status, field, policies, duration_us, "request to a service denied");
         }
         Decision::Conflict(conflict) => {
             let field = conflict.field.as_ref().map(ToString::to_string);
-            let (policy, other) = (&conflict.policy, &conflict.other);
-            tracing::info!(%policy, %other, status, field, policies, duration_us, "request to a service denied");
+            let (policy, generation, other) =
+                (&conflict.policy.policy, conflict.policy.generation, &conflict.other.policy);
+            tracing::info!(%policy, generation, %other, status, field, policies, duration_us, "request to a service denied");
         }
         Decision::Failed { policy, failure } => {
-            let reason = failure.reason.as_str();
-            tracing::warn!(%policy, status, reason, policies, duration_us, "evaluation of a request to a service failed");
+            let (policy, generation, reason) = (&policy.policy, policy.generation, failure.reason.as_str());
+            tracing::warn!(
+                %policy, generation, status, reason, policies, duration_us, "evaluation of a request to a service failed"
+            );
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proviso_core::matching::Labels;
 use proviso_core::request::{Chain, ConstraintCache, Outcome, Progress, Request, RequestPolicy, RevisionId};
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::uniqueness::{Claim, UniqueFields, arbitrate};
+use proviso_crds::uniqueness::{Claim, SECTION, UniqueFields, arbitrate};
 use proviso_crds::validation::FieldError;
 use proviso_engines::{Deadline, Program};
 use walkdir::WalkDir;
@@ -124,7 +124,7 @@ fn place(
         .map_err(|error| wrong("spec.request.selector", error.to_string()))?;
     Ok(Some(RequestPolicy {
         revision: RevisionId { policy: id, generation: GENERATION },
-        level: request.level("spec.request", namespace).map_err(|error| document.error(error))?,
+        level: request.level(SECTION, namespace).map_err(|error| document.error(error))?,
         priority: request.priority,
         criteria,
     }))
@@ -133,13 +133,13 @@ fn place(
 /// Checks that no two request policies have the same display name or the same priority in one scope, disabled policies included: a
 /// policy server would serve neither of them.
 fn check_uniqueness(documents: &[Document], namespaces: &BTreeMap<String, Labels>) -> Result<(), DocumentError> {
-    let at = "spec.request";
     let (mut found, mut claims) = (Vec::new(), Vec::new());
     for document in documents.iter().filter(|document| PolicyFile::is(document)) {
         let file = PolicyFile::of(document)?;
         let Some(request) = &file.spec.request else { continue };
         let namespace = file.namespace.as_deref();
-        let newest = UniqueFields::new(request, at, namespace, &file.name).map_err(|error| document.error(error))?;
+        let newest =
+            UniqueFields::new(request, SECTION, namespace, &file.name).map_err(|error| document.error(error))?;
         let policy = PolicyId::new(namespace, &file.name);
         let policy = policy.map_err(|error| document.error(FieldError::new("metadata.name", error.to_string())))?;
         let tenant = tenant(namespace, namespaces);
@@ -150,7 +150,7 @@ fn check_uniqueness(documents: &[Document], namespaces: &BTreeMap<String, Labels
     let first =
         found.into_iter().zip(losses).find_map(|(document, losses)| Some((document, losses.into_iter().next()?)));
     let Some((document, loss)) = first else { return Ok(()) };
-    Err(document.error(loss.to_field_error(at)))
+    Err(document.error(loss.to_field_error(SECTION)))
 }
 
 /// Returns the tenant of a policy in this namespace; `None` for a `ClusterPolicy`.

@@ -35,6 +35,7 @@ pub use proviso_crds::names::is_reserved;
 pub use request_policies::{HEALTH, health_router, router as request_policies_router};
 pub use router::{MAX_BODY, refuse, router};
 pub use store::{
-    Caller, Change, CommitPreconditions, Meta, PolicyStore, Preview, State, StoredExperiment, StoredPolicy,
+    Caller, Change, CommitPreconditions, Meta, PolicyStore, Preview, SERVING_TIMEOUT, State, StoredExperiment,
+    StoredPolicy,
 };
 pub use uniqueness::UniqueKeys;

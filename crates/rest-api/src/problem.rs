@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::error::Error;
+use crate::error::{Code, Error};
 
 /// The content type of a problem (RFC 7807).
 const CONTENT_TYPE: &str = "application/problem+json";
@@ -53,31 +53,31 @@ impl Problem {
     /// Returns the problem of a request that is not valid. `detail` names the field.
     #[must_use]
     pub fn invalid(detail: &str) -> Self {
-        Self::new("INVALID_ARGUMENT", StatusCode::BAD_REQUEST, "Invalid request", detail)
+        Self::from(&Error::new(Code::InvalidArgument, "", detail))
     }
 
     /// Returns the problem of a server that cannot answer the request now.
     #[must_use]
     pub fn unavailable(detail: &str) -> Self {
-        Self::new("UNAVAILABLE", StatusCode::SERVICE_UNAVAILABLE, "Try again", detail)
+        Self::from(&Error::new(Code::Unavailable, "", detail))
     }
 
     /// Returns the problem of a caller that is not authenticated.
     #[must_use]
     pub fn unauthenticated(detail: &str) -> Self {
-        Self::new("UNAUTHENTICATED", StatusCode::UNAUTHORIZED, "Unknown caller", detail)
+        Self::from(&Error::new(Code::Unauthenticated, "", detail))
     }
 
     /// Returns the problem of a caller without a permission.
     #[must_use]
     pub fn forbidden(detail: &str) -> Self {
-        Self::new("PERMISSION_DENIED", StatusCode::FORBIDDEN, "Permission denied", detail)
+        Self::from(&Error::new(Code::PermissionDenied, "", detail))
     }
 
     /// Returns the problem of a caller that may try again after this time, in seconds.
     #[must_use]
     pub fn too_many(detail: &str, retry_after: u64) -> Self {
-        let problem = Self::new("RESOURCE_EXHAUSTED", StatusCode::TOO_MANY_REQUESTS, "Too many requests", detail);
+        let problem = Self::from(&Error::new(Code::ResourceExhausted, "", detail));
         Self { retry_after: Some(retry_after), ..problem }
     }
 
@@ -99,14 +99,7 @@ impl Problem {
         self
     }
 
-    #[must_use]
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// Returns the body of the HTTP response.
-    #[must_use]
-    pub fn to_body(&self) -> String {
+    fn to_body(&self) -> String {
         // Serializing does not fail: the keys of every map are strings.
         serde_json::to_string(self).unwrap_or_default()
     }
@@ -141,7 +134,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::error::Code;
 
     #[test]
     fn problems_have_the_members_and_headers_of_rfc_7807() {

@@ -149,6 +149,9 @@ impl Change {
     }
 }
 
+/// The time for which a server lets a change of a request policy wait until it is served.
+pub const SERVING_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A change of the state of a preview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preview {

@@ -2,7 +2,7 @@
 
 use proviso_core::PolicyId;
 use proviso_crds::PolicySpec;
-use proviso_crds::uniqueness::{InUse, UniqueField, UniqueFields, UniqueValue};
+use proviso_crds::uniqueness::{InUse, SECTION, UniqueField, UniqueFields, UniqueValue};
 
 use crate::error::{Code, Error, FieldViolation};
 use crate::namespace_tenants::NamespaceTenants;
@@ -11,8 +11,6 @@ use crate::namespace_tenants::NamespaceTenants;
 pub(crate) const DISPLAY_NAME_IN_USE: &str = "DISPLAY_NAME_IN_USE";
 /// The reason of the error about a priority that another policy has.
 pub(crate) const PRIORITY_IN_USE: &str = "PRIORITY_IN_USE";
-/// The path of the section of a request policy.
-const SECTION: &str = "spec.request";
 
 /// The display name and the priority of a request policy, in their scope.
 #[derive(Clone, Debug, PartialEq, Eq)]

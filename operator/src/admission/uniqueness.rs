@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_core::PolicyId;
-use proviso_crds::uniqueness::{InUse, UniqueFields, UniqueValue};
+use proviso_crds::uniqueness::{InUse, SECTION, UniqueFields, UniqueValue};
 use proviso_crds::{ClusterPolicy, Policy, ServiceRequests};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -25,9 +25,6 @@ use crate::uniqueness::{fields, key, keys, tenant};
 
 /// The number of policies in one page of a list, which are in memory at the same time.
 const PAGE_SIZE: u32 = 50;
-
-/// The path of the section with the unique fields.
-const SECTION: &str = "spec.request";
 
 /// A policy without its spec, except for the fields that must be unique.
 #[derive(Debug)]

@@ -17,8 +17,6 @@ use crate::folder::FolderStoreHandle;
 const MAX_COMPILATIONS: usize = 2;
 /// The time for which a change waits until its program is compiled.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time for which a change of a request policy waits until it is served.
-const SERVING_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -87,7 +85,7 @@ impl PolicyStore for FolderStore {
     }
 
     fn serving_timeout(&self) -> Duration {
-        SERVING_TIMEOUT
+        proviso_rest_api::SERVING_TIMEOUT
     }
 
     async fn policy(&self, _: Option<&Caller>, id: &PolicyId) -> Result<StoredPolicy> {

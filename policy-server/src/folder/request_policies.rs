@@ -7,7 +7,6 @@ use proviso_rest_api::{Error, NamespaceTenants, UniqueKeys};
 
 use super::FolderSource;
 use super::object::Object;
-use super::store::ObservedObject;
 use crate::manifests::ObjectId;
 
 impl FolderSource {
@@ -39,7 +38,11 @@ impl FolderSource {
         if before.is_some_and(|before| before.are_same(&keys)) {
             return Ok(());
         }
-        let others = self.policies().filter_map(|(id, object)| Some((id, ObservedObject::new(object)?.spec)));
+        // A generation that is served keeps its values while a newer version of its policy is refused.
+        let others = self.policies().flat_map(|(id, object)| {
+            let newest = object.manifest.iter().map(|version| version.spec.as_ref());
+            newest.chain(object.record.iter().map(|record| &record.spec)).map(move |spec| (id, spec))
+        });
         let mut others = others.filter_map(|(id, spec)| UniqueKeys::of(id, spec, &tenants));
         others.try_for_each(|other| keys.check(&other))
     }

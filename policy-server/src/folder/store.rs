@@ -53,7 +53,7 @@ pub(super) struct ObservedObject<'a> {
 }
 
 impl<'a> ObservedObject<'a> {
-    pub(super) fn new(object: &'a Object) -> Option<Self> {
+    fn new(object: &'a Object) -> Option<Self> {
         let fingerprint = object.fingerprint()?;
         let (spec, annotations) = match (&object.manifest, &object.record) {
             (Some(version), _) => (version.spec.as_ref(), version.annotations.clone()),

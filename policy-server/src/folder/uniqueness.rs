@@ -5,15 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proviso_core::{Failure, PolicyId};
-use proviso_crds::uniqueness::{Claim, InUse, UniqueFields, arbitrate};
+use proviso_crds::uniqueness::{Claim, InUse, SECTION, UniqueFields, arbitrate};
 use proviso_crds::{PolicySpec, tenant};
 
 use super::FolderSource;
 use super::object::Object;
 use crate::manifests::{ObjectId, Problem};
-
-/// The path of the section with the unique fields.
-const SECTION: &str = "spec.request";
 
 /// The names and priorities that request policies want and other policies have.
 #[derive(Debug, Default, PartialEq)]

@@ -2,12 +2,12 @@
 
 use axum::http::StatusCode;
 use proviso_core::request::{Decision, Outcome, TrailEntry};
-use proviso_rest_api::Problem;
+use proviso_rest_api::{Code, Error, Problem};
 use serde_json::{Value, json};
 
 /// Returns the problem of an evaluation that failed.
 pub(super) fn internal(detail: &str) -> Problem {
-    Problem::new("INTERNAL", StatusCode::INTERNAL_SERVER_ERROR, "Policy evaluation failed", detail)
+    Problem::from(&Error::new(Code::Internal, "EVALUATION", detail))
 }
 
 /// Returns the problem for a decision that does not allow the request. The APIs have different statuses for a rejection.

@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::post;
 use proviso_core::request::{self, ConstraintCache, Decision, MAX_PAYLOAD_BYTES, Outcome};
 use proviso_http::{BodyError, BodyLimits, Peer, read_body};
-use proviso_rest_api::Problem;
+use proviso_rest_api::{Code, Error, Problem};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ pub fn router(table: Arc<SharedTable>, previews: PreviewQueue) -> Router {
 #[cfg(feature = "cluster")]
 pub fn reviewed_router(table: Arc<SharedTable>, previews: PreviewQueue, callers: CallerReviews) -> Router {
     let review = axum::middleware::from_fn_with_state(callers.clone(), CallerReviews::require);
-    routes(Engine { table, cache: Arc::default(), previews, callers: Some(callers) }).layer(review)
+    routes(Engine { table, cache: Arc::default(), previews, callers: Some(callers) }).fallback(not_found).layer(review)
 }
 
 fn routes(engine: Engine) -> Router {
@@ -180,7 +180,9 @@ async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<
         let message = failure.error.to_string();
         match failure.error {
             BodyError::TooLarge(_) => Problem::invalid(&message).with_status(StatusCode::PAYLOAD_TOO_LARGE),
-            BodyError::Timeout(_) => Problem::invalid(&message).with_status(StatusCode::REQUEST_TIMEOUT),
+            BodyError::Timeout(_) => {
+                Problem::from(&Error::new(Code::DeadlineExceeded, "BODY_TIMEOUT", message).with_status(408))
+            }
             BodyError::Unreadable(_) => Problem::invalid(&message),
             BodyError::Overloaded(_) => Problem::unavailable(&message),
         }
@@ -195,10 +197,18 @@ async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<
     Ok(body)
 }
 
+/// Answers the other paths below `/api`.
+#[cfg(feature = "cluster")]
+async fn not_found(request: Request) -> Response<Body> {
+    let path: String = request.uri().path().chars().take(300).collect();
+    let message = format!("the path {path} does not exist on a policy server");
+    Problem::from(&Error::new(Code::NotFound, "PATH_NOT_FOUND", message)).to_response()
+}
+
 async fn method_not_allowed(request: Request) -> Response<Body> {
-    let detail = format!("this path supports POST, not {}", request.method());
-    let problem = Problem::new("UNIMPLEMENTED", StatusCode::METHOD_NOT_ALLOWED, "Not implemented", detail);
-    let mut response = problem.to_response();
+    let message = format!("this path supports POST, not {}", request.method());
+    let error = Error::new(Code::Unimplemented, "METHOD_NOT_ALLOWED", message).with_status(405);
+    let mut response = Problem::from(&error).to_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     response
 }

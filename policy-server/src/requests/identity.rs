@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn status(problem: &Problem) -> u16 {
-        problem.status().as_u16()
+        problem.to_response().status().as_u16()
     }
 
     #[test]

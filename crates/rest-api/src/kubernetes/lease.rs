@@ -26,7 +26,7 @@ const NAME: &str = "proviso-request-policies";
 const LEASE_DURATION: Duration = Duration::from_secs(10);
 /// The time from a claim within which the holder must end its writes. The rest of [`LEASE_DURATION`] is for a write that is still on
 /// its way to the API server when the holder gives up.
-pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a change waits for the Lease. It is longer than [`LEASE_DURATION`], so that a change outlives a crashed holder.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The interval at which a waiting change reads the Lease.

@@ -1,6 +1,6 @@
 //! The paths and schemas of the management of request policies.
 
-use proviso_crds::{MAX_DESCRIPTION, MAX_DISPLAY_NAME, PRIORITIES};
+use proviso_crds::{DEFAULT_PRIORITY, MAX_DESCRIPTION, MAX_DISPLAY_NAME, PRIORITIES};
 use serde_json::{Map, Value, json};
 
 /// The regular expression of the ids in the published form.
@@ -131,8 +131,7 @@ pub(super) fn schemas() -> Vec<(String, Value)> {
     };
     let text = |max: usize| json!({"type": "string", "maxLength": max});
     let time = || read_only(json!({"type": "string", "format": "date-time"}));
-    let priority =
-        json!({"type": "integer", "minimum": PRIORITIES.start(), "maximum": PRIORITIES.end(), "default": 500});
+    let priority = json!({"type": "integer", "minimum": PRIORITIES.start(), "maximum": PRIORITIES.end(), "default": DEFAULT_PRIORITY});
     let list = |collection: &str, token: &str| {
         json!({
             "type": "object", "required": ["policies"],

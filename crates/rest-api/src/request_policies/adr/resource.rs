@@ -3,7 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proviso_core::request::Level;
 use proviso_crds::{
-    MAX_DESCRIPTION, MAX_DISPLAY_NAME, PRIORITIES, PolicySpec, Program, Rego, RegoDialect, RequestLevel,
+    DEFAULT_PRIORITY, MAX_DESCRIPTION, MAX_DISPLAY_NAME, PRIORITIES, PolicySpec, Program, Rego, RegoDialect,
+    RequestLevel,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -19,7 +20,6 @@ use crate::store::StoredPolicy;
 const MAX_REGO: usize = 256 * 1024;
 /// The maximum length of the id of a user or a tenant, in characters.
 const MAX_ID: usize = 253;
-const DEFAULT_PRIORITY: u32 = 500;
 /// The fields that no replacement can change.
 const IMMUTABLE: &[&str] = &["id", "name", "type", "tenant", "user", "createTime", "updateTime"];
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::jiff::Timestamp;
 use proviso_crds::{
-    MAX_DESCRIPTION, MAX_DISPLAY_NAME, PRIORITIES, PolicySpec, Program, Rego, RegoDialect, RequestLevel,
-    ServiceRequests,
+    DEFAULT_PRIORITY, MAX_DESCRIPTION, MAX_DISPLAY_NAME, PRIORITIES, PolicySpec, Program, Rego, RegoDialect,
+    RequestLevel, ServiceRequests,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -19,8 +19,6 @@ use crate::store::StoredPolicy;
 
 /// The maximum length of `rego_code`, in characters.
 const MAX_REGO: usize = 65_536;
-/// The priority of a policy that sets none.
-const DEFAULT_PRIORITY: u32 = 500;
 /// The rule that the published engine evaluates, in the package of the module.
 const ENTRYPOINT: &str = "main";
 /// The fields that no patch can change.
@@ -156,7 +154,7 @@ impl Resource {
         if !changed.is_empty() {
             return Err(Error::violations(changed));
         }
-        merge(&mut merged, patch);
+        json_patch::merge(&mut merged, patch);
         let Value::Object(merged) = merged else { return Err(Error::invalid("body", "is not a JSON object")) };
         Content::read(merged)
     }
@@ -168,25 +166,6 @@ fn is_same(field: &str, old: &Value, new: &Value) -> bool {
     match (time(old), time(new)) {
         (Some(old), Some(new)) if TIMES.contains(&field) => old == new,
         _ => old == new,
-    }
-}
-
-/// Applies a merge patch (RFC 7396).
-fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Value::Object(target) = target else { return };
-    for (key, value) in fields {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            merge(target.entry(key.as_str()).or_insert(Value::Null), value);
-        }
     }
 }
 
