@@ -28,12 +28,12 @@ mod writers;
 
 pub use cache::ConstraintCache;
 pub use chain::{Chain, Progress};
-pub use comparison::{FieldList, OutcomeComparison, OutcomeSummary};
-pub use divergence::{ConstraintDivergence, Pair, RequestDivergence};
+pub use comparison::{OutcomeComparison, OutcomeSummary};
+pub use divergence::{ConstraintDivergence, FieldList, Pair, RequestDivergence};
 pub use explanation::{Explanation, Hold, Relation};
 pub use fragment::FragmentError;
 pub use input::{Input, ProviderConstraintsInput, ProviderInput, PublishedInput};
-pub use limits::{MAX_CONSTRAINTS, MAX_NESTING, MAX_PAYLOAD_BYTES};
+pub use limits::{MAX_CONSTRAINTS, MAX_NESTING, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_VALUES};
 pub use object::{ObjectBinding, ObjectBindingError, ObjectError};
 pub use outcome::{Conflict, ConstrainedField, Decision, Outcome, TrailEntry};
 pub use path::{FieldPath, FieldPathError};

@@ -21,6 +21,7 @@ use std::time::Duration;
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client};
 use proviso_core::PolicyId;
+use tokio::sync::Mutex;
 
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
@@ -62,6 +63,8 @@ pub struct Kubernetes<A> {
     created: Arc<AtomicUsize>,
     /// The Lease that one change of a request policy holds at a time, over all replicas.
     lease: Arc<WriteLease>,
+    /// Held during the lookup of a policy by its uid.
+    lookups: Arc<Mutex<()>>,
 }
 
 impl<A> fmt::Debug for Kubernetes<A> {
@@ -90,7 +93,7 @@ impl<A: Authorizer> Kubernetes<A> {
     #[must_use]
     pub fn new(client: Client, authorizer: A, settings: Settings) -> Self {
         let lease = Arc::new(WriteLease::new(client.clone(), &settings.namespace));
-        Self { client, authorizer, settings, created: Arc::default(), lease }
+        Self { client, authorizer, settings, created: Arc::default(), lease, lookups: Arc::default() }
     }
 
     /// Returns the API for the namespaced kind in `namespace`, or for the cluster-scoped kind if `namespace` is `None`.

@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::post;
 use proviso_core::request::{self, ConstraintCache, Decision, MAX_PAYLOAD_BYTES, Outcome};
-use proviso_http::{BodyError, BodyLimits, Peer, read_body};
+use proviso_http::{BodyError, BodyLimits, Peer, ReceivedBody, read_body};
 use proviso_rest_api::{Code, Error, Problem};
 use serde::Deserialize;
 use serde_json::Value;
@@ -91,7 +91,7 @@ struct ServiceInstance {
 async fn evaluate_adr(State(engine): State<Arc<Engine>>, request: Request) -> Response<Body> {
     let answered = async {
         let (head, body) = request.into_parts();
-        let EvaluateRequest { payload, user, tenant } = read(&head, body).await?;
+        let (EvaluateRequest { payload, user, tenant }, _memory) = read(&head, body).await?;
         let named = Named { user, tenant }.check()?;
         let may_impersonate = engine.may_impersonate(&head).await?;
         // The request keeps this snapshot until it is answered: a reload does not affect it.
@@ -111,7 +111,7 @@ async fn evaluate_adr(State(engine): State<Arc<Engine>>, request: Request) -> Re
 async fn evaluate_published(State(engine): State<Arc<Engine>>, request: Request) -> Response<Body> {
     let answered = async {
         let (head, body) = request.into_parts();
-        let PublishedRequest { service_instance } = read(&head, body).await?;
+        let (PublishedRequest { service_instance }, _memory) = read(&head, body).await?;
         let table = engine.table()?;
         let Identity { user, tenant } = engine.identity(&head, Named::default(), false, &table)?;
         let request = request::Request::new(service_instance.spec, tenant, user)
@@ -173,8 +173,9 @@ fn caller(head: &Parts) -> Result<&proviso_authentication::Caller, Problem> {
     head.extensions.get().ok_or_else(|| answer::internal("the caller was not authenticated"))
 }
 
-/// Reads the body of a request. Errors name the field.
-async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<T, Problem> {
+/// Reads the body of a request. Errors name the field. The received body keeps its share of the memory of all requests, until it is
+/// dropped.
+async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<(T, ReceivedBody), Problem> {
     let limits = BodyLimits { size: MAX_BODY, timeout: BODY_TIMEOUT };
     let received = read_body(body, limits, head.extensions.get::<Peer>()).await.map_err(|failure| {
         let message = failure.error.to_string();
@@ -194,7 +195,7 @@ async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<
         path => Problem::invalid(&format!("{path}: {}", error.inner())),
     })?;
     deserializer.end().map_err(|error| Problem::invalid(&format!("the body: {error}")))?;
-    Ok(body)
+    Ok((body, received))
 }
 
 /// Answers the other paths below `/api`.

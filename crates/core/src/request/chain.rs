@@ -8,7 +8,10 @@ use super::cache::ConstraintCache;
 use super::constraints::{Breach, CheckError, Constraints, CostBudget};
 use super::fragment::PatternBudget;
 use super::input::{Input, ProviderConstraintsInput, ProviderInput, PublishedInput};
-use super::limits::{MAX_CONSTRAINT_BYTES, MAX_CONSTRAINTS, MAX_PAYLOAD_BYTES, json_bytes};
+use super::limits::{
+    MAX_CONSTRAINT_BYTES, MAX_CONSTRAINTS, MAX_PATH_BYTES, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_VALUES, json_bytes,
+    value_count,
+};
 use super::outcome::{Conflict, ConstrainedField, Decision, Outcome, TrailEntry};
 use super::patch;
 use super::path::{FieldPath, Located, shorten};
@@ -38,6 +41,10 @@ pub struct Chain {
     payload_bytes: usize,
     constraints: Constraints,
     cache: Arc<ConstraintCache>,
+    /// The number of values in the payload, at most.
+    payload_values: usize,
+    /// The size of the paths of the fields that policies have patched, in bytes.
+    path_bytes: usize,
     /// The number and the size of the constraints of all policies so far.
     used: (usize, usize),
     patterns: PatternBudget,
@@ -66,6 +73,8 @@ impl Chain {
         let payload = request.payload.clone();
         let chain = Self {
             payload_bytes: json_bytes(&payload),
+            payload_values: value_count(&payload),
+            path_bytes: 0,
             payload,
             provider: Provider::of_caller(request.provider.clone()),
             request,
@@ -216,7 +225,15 @@ impl Chain {
         self.constraints
             .check_parents(&self.payload, &patch)
             .map_err(|breach| self.conflict(position, breach.holder, Some(breach.field), breach.reason))?;
-        let changed = patch::changed_fields(&self.payload, &patch);
+        let Ok(changed) = patch::changed_fields(&self.payload, &patch, MAX_PATH_BYTES - self.path_bytes) else {
+            let message = format!(
+                "the paths of the fields that policies patch have more than {MAX_PATH_BYTES} bytes: patch fewer fields, or use \
+                 shorter keys"
+            );
+            return Err(self.failed(Failure::new(LIMIT_EXCEEDED, message)));
+        };
+        self.path_bytes += changed.path_bytes;
+        let changed = changed.fields;
         let patch = Value::Object(patch);
         json_patch::merge(&mut self.payload, &patch);
         // The exact size is computed only if the sum of the sizes of all patches could exceed the limit.
@@ -226,6 +243,14 @@ impl Chain {
         }
         if self.payload_bytes > MAX_PAYLOAD_BYTES {
             let message = format!("the payload has more than {MAX_PAYLOAD_BYTES} bytes after the patch");
+            return Err(self.failed(Failure::new(LIMIT_EXCEEDED, message)));
+        }
+        self.payload_values += value_count(&patch);
+        if self.payload_values > MAX_PAYLOAD_VALUES {
+            self.payload_values = value_count(&self.payload);
+        }
+        if self.payload_values > MAX_PAYLOAD_VALUES {
+            let message = format!("the payload has more than {MAX_PAYLOAD_VALUES} values after the patch");
             return Err(self.failed(Failure::new(LIMIT_EXCEEDED, message)));
         }
         for field in &changed {

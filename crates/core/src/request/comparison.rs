@@ -3,15 +3,12 @@
 
 use serde::Serialize;
 
-use super::divergence::RequestDivergence;
+use super::divergence::{FieldList, RequestDivergence};
 use super::outcome::{Decision, Outcome};
-use super::path::{FieldPath, shorten};
+use super::path::shorten;
 use crate::divergence::Divergence;
 use crate::failure::Failure;
 use crate::policy_id::PolicyId;
-
-/// The maximum number of fields that a comparison names. The rest is counted.
-const MAX_FIELDS: usize = 20;
 
 /// The outcome of a chain with a candidate in the place of the live policy, in comparison with the live outcome of the same request.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,27 +43,7 @@ pub struct OutcomeSummary {
     pub error: Option<String>,
 }
 
-/// The first fields that differ.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldList {
-    /// At most 20 fields.
-    pub fields: Vec<String>,
-    /// The number of the other fields.
-    pub omitted: usize,
-}
-
 impl FieldList {
-    fn new(fields: impl IntoIterator<Item = String>) -> Self {
-        let mut fields = fields.into_iter();
-        let first = fields.by_ref().take(MAX_FIELDS).collect();
-        Self { fields: first, omitted: fields.count() }
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.fields.is_empty()
-    }
-
     fn to_text(&self) -> String {
         let more = if self.omitted == 0 { String::new() } else { format!(" and {} more", self.omitted) };
         self.fields.join(", ") + &more
@@ -106,10 +83,7 @@ impl OutcomeComparison {
             failure,
             live: OutcomeSummary::new(live),
             experiment: OutcomeSummary::new(experiment),
-            payload: FieldList::new(details.payload.0.iter().map(|operation| {
-                let pointer = operation.path().to_string();
-                shorten(&FieldPath::root().join_pointer(&pointer).to_string())
-            })),
+            payload: details.payload,
             constraints: FieldList::new(details.constraints.into_iter().map(|it| shorten(&it.field))),
             provider_constraints: details.provider_constraints.is_some(),
         }

@@ -1,11 +1,14 @@
 //! The difference between the outcomes of two chains: with the live policy, and with a candidate in its place.
 
-use json_patch::Patch;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::outcome::Outcome;
+use super::path::{FieldPath, shorten};
 use super::provider::ProviderConstraints;
+
+/// The maximum number of fields that a list names. The rest is counted.
+const MAX_FIELDS: usize = 20;
 
 /// The difference between the outcome of an experiment and the live outcome of the same request. The default is no difference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -17,8 +20,8 @@ pub struct RequestDivergence {
     /// Both messages, if both outcomes refuse the request, with different messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<Pair<Option<String>>>,
-    /// The JSON Patch (RFC 6902) from the live payload to that of the experiment, if both outcomes allow the request.
-    pub payload: Patch,
+    /// The fields of the payload that differ, if both outcomes allow the request.
+    pub payload: FieldList,
     /// Both service providers, if both outcomes allow the request, with different providers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<Pair<Option<String>>>,
@@ -26,6 +29,15 @@ pub struct RequestDivergence {
     pub provider_constraints: Option<Pair<ProviderConstraints>>,
     /// The fields whose merged constraints differ, if both outcomes allow the request.
     pub constraints: Vec<ConstraintDivergence>,
+}
+
+/// The first fields that differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FieldList {
+    /// At most 20 fields. A long path is shortened.
+    pub fields: Vec<String>,
+    /// The number of the other fields.
+    pub omitted: usize,
 }
 
 /// A value of the live outcome, and the one of the experiment.
@@ -44,6 +56,59 @@ pub struct ConstraintDivergence {
     pub constraint: Pair<Option<Value>>,
 }
 
+impl FieldList {
+    pub(super) fn new(fields: impl IntoIterator<Item = String>) -> Self {
+        let mut list = Self::default();
+        fields.into_iter().for_each(|field| list.add(|| field));
+        list
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Returns the list of the fields whose values differ. Only the paths that the list names are built: the paths of all fields can be
+    /// many times larger than the payloads.
+    fn between(live: &Value, experiment: &Value) -> Self {
+        let mut list = Self::default();
+        list.collect(live, experiment, &mut Vec::new());
+        list
+    }
+
+    fn collect<'a>(&mut self, live: &'a Value, experiment: &'a Value, at: &mut Vec<&'a str>) {
+        let (Value::Object(live), Value::Object(experiment)) = (live, experiment) else {
+            if live != experiment {
+                self.add(|| path(at));
+            }
+            return;
+        };
+        let added = experiment.iter().filter(|(key, _)| !live.contains_key(*key));
+        for (key, _) in live.iter().chain(added) {
+            at.push(key);
+            match (live.get(key), experiment.get(key)) {
+                (Some(live), Some(experiment)) => self.collect(live, experiment, at),
+                _ => self.add(|| path(at)),
+            }
+            at.pop();
+        }
+    }
+
+    fn add(&mut self, field: impl FnOnce() -> String) {
+        if self.fields.len() < MAX_FIELDS {
+            self.fields.push(field());
+        } else {
+            self.omitted += 1;
+        }
+    }
+}
+
+/// Returns the path with these keys for people.
+fn path(keys: &[&str]) -> String {
+    let keys: Vec<_> = keys.iter().map(|key| shorten(key)).collect();
+    shorten(&FieldPath::from_keys(&keys).to_string())
+}
+
 impl<T: PartialEq> Pair<T> {
     fn if_different(live: T, experiment: T) -> Option<Self> {
         (live != experiment).then_some(Self { live, experiment })
@@ -60,7 +125,7 @@ impl RequestDivergence {
             (true, true) => Self {
                 status,
                 message: None,
-                payload: json_patch::diff(&live.payload, &experiment.payload),
+                payload: FieldList::between(&live.payload, &experiment.payload),
                 provider: Pair::if_different(live.provider.clone(), experiment.provider.clone()),
                 provider_constraints: Pair::if_different(
                     live.provider_constraints.clone(),

@@ -4,6 +4,15 @@ use serde_json::Value;
 
 /// The maximum size of a payload as JSON, in bytes, before and after patches.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+/// The maximum number of values in a payload, before and after patches: objects, lists, and the values in them.
+pub const MAX_PAYLOAD_VALUES: usize = 50_000;
+/// The maximum size of the paths of all fields that the policies of an evaluation patch together, in bytes. A field within many others
+/// or below long keys has a long path.
+pub(super) const MAX_PATH_BYTES: usize = 16 << 20;
+/// The maximum length of the reason of a rejection, in bytes. The rest is cut off.
+pub(super) const MAX_REASON_BYTES: usize = 4096;
+/// The estimated memory of a value in a payload besides its text, in bytes.
+const VALUE_BYTES: usize = 512;
 /// The maximum number of constraints that all policies of an evaluation return together.
 pub const MAX_CONSTRAINTS: usize = 10_000;
 /// The maximum total size of these constraints as JSON, in bytes.
@@ -43,6 +52,20 @@ pub(super) fn json_bytes(value: &Value) -> usize {
     // Values with string keys always serialize, and the counter accepts every byte.
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
+}
+
+/// Returns the number of values within a value, itself included. A payload within the limits has few enough for its memory.
+pub(super) fn value_count(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(value_count).sum::<usize>(),
+        Value::Object(members) => 1 + members.values().map(value_count).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+/// Returns the estimated memory of a value, in bytes. An object of one member takes many times as much as its JSON.
+pub(super) fn memory_bytes(value: &Value) -> usize {
+    json_bytes(value) + VALUE_BYTES * value_count(value)
 }
 
 /// Returns true if lists and objects nest deeper than `limit`.

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::limits::json_bytes;
-use super::path::FieldPath;
+use super::limits::memory_bytes;
+use super::path::{FieldPath, shorten};
 use super::policy::{Level, RequestPolicy, RevisionId};
 use super::provider::ProviderConstraints;
 use crate::failure::Failure;
@@ -46,7 +46,7 @@ pub enum Decision {
 
 /// Two policies whose results exclude each other. Both may be the same policy, if its result contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Policy Conflict Error: {policy} conflicts with {other} on {}: {reason}", .field.as_ref().map_or_else(|| "the service provider".to_owned(), |field| format!("the field `{field}`")))]
+#[error("Policy Conflict Error: {policy} conflicts with {other} on {}: {reason}", place_of(.field.as_ref()))]
 pub struct Conflict {
     /// The policy that was evaluated later.
     pub policy: RevisionId,
@@ -117,9 +117,10 @@ impl Decision {
                 Some(format!("{policy} rejects the request"))
             }
             Self::Rejected { policy, reason, field: None } => Some(format!("{policy} rejects the request: {reason}")),
-            Self::Rejected { policy, reason, field: Some(field) } => {
-                Some(format!("the field `{field}` violates the constraint of {policy}: {reason}"))
-            }
+            Self::Rejected { policy, reason, field: Some(field) } => Some(format!(
+                "the field `{}` violates the constraint of {policy}: {reason}",
+                shorten(&field.to_string())
+            )),
             Self::Conflict(conflict) => Some(conflict.to_string()),
             Self::Failed { policy, failure } => Some(format!("{policy} failed: {failure}")),
         }
@@ -131,25 +132,35 @@ impl Decision {
     pub fn message_without_values(&self) -> Option<String> {
         match self {
             Self::Rejected { policy, field: Some(field), .. } => {
-                Some(format!("the field `{field}` violates the constraint of {policy}"))
+                Some(format!("the field `{}` violates the constraint of {policy}", shorten(&field.to_string())))
             }
             Self::Conflict(Conflict { policy, other, field, .. }) => {
-                let field =
-                    field.as_ref().map_or_else(|| "the service provider".to_owned(), |it| format!("the field `{it}`"));
-                Some(format!("Policy Conflict Error: {policy} conflicts with {other} on {field}"))
+                let place = place_of(field.as_ref());
+                Some(format!("Policy Conflict Error: {policy} conflicts with {other} on {place}"))
             }
             _ => self.message(),
         }
     }
 }
 
+/// Returns the place of a conflict for people.
+fn place_of(field: Option<&FieldPath>) -> String {
+    field.map_or_else(
+        || "the service provider".to_owned(),
+        |field| format!("the field `{}`", shorten(&field.to_string())),
+    )
+}
+
 impl Outcome {
-    /// Returns the approximate memory of the outcome, in bytes of JSON.
+    /// Returns the estimated memory of the outcome, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         let constrained = self.trail.iter().flat_map(|entry| &entry.constrained);
         let constraints = self.constraints.values().chain(constrained.map(|it| &it.constraint));
-        json_bytes(&self.payload) + constraints.map(json_bytes).sum::<usize>()
+        let patched = self.trail.iter().flat_map(|entry| &entry.patched);
+        memory_bytes(&self.payload)
+            + constraints.map(memory_bytes).sum::<usize>()
+            + patched.map(FieldPath::size).sum::<usize>()
     }
 }
 

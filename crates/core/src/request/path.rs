@@ -64,6 +64,11 @@ impl FieldPath {
         &self.0
     }
 
+    /// Returns the memory of the path, in bytes.
+    pub(super) fn size(&self) -> usize {
+        self.0.iter().map(|key| key.len() + size_of::<String>()).sum()
+    }
+
     pub(super) fn from_keys(keys: &[String]) -> Self {
         Self(keys.to_vec())
     }

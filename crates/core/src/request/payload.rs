@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
-use super::limits::{MAX_NESTING, MAX_PAYLOAD_BYTES, MAX_PROVIDER_BYTES, json_bytes, nests_deeper};
+use super::limits::{
+    MAX_NESTING, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_VALUES, MAX_PROVIDER_BYTES, json_bytes, memory_bytes, nests_deeper,
+    value_count,
+};
 use super::path::{FieldPath, kind_of};
 use super::provider_field;
 use crate::matching::{self, Labels};
@@ -28,6 +31,8 @@ pub enum RequestError {
     NotAnObject(&'static str),
     #[error("the payload has {0} bytes of JSON, but may have at most {MAX_PAYLOAD_BYTES}")]
     TooLarge(usize),
+    #[error("the payload has {0} values, but may have at most {MAX_PAYLOAD_VALUES}")]
+    TooManyValues(usize),
     #[error("lists and objects of the payload nest deeper than {MAX_NESTING} levels")]
     TooDeep,
     #[error("the service provider in the field `{field}` is {kind}, but must be a string")]
@@ -41,8 +46,8 @@ impl Request {
     /// `metadata.labels`, and the service type as the label `service_type`, as in the published API of the DCM project.
     ///
     /// # Errors
-    /// Returns an error if the payload is not an object, is larger than [`MAX_PAYLOAD_BYTES`], or nests deeper than
-    /// [`MAX_NESTING`].
+    /// Returns an error if the payload is not an object, is larger than [`MAX_PAYLOAD_BYTES`], has more values than
+    /// [`MAX_PAYLOAD_VALUES`], or nests deeper than [`MAX_NESTING`].
     pub fn new(payload: Value, tenant: Option<String>, user: Option<String>) -> Result<Self, RequestError> {
         if !payload.is_object() {
             return Err(RequestError::NotAnObject(kind_of(&payload)));
@@ -53,6 +58,10 @@ impl Request {
         let bytes = json_bytes(&payload);
         if bytes > MAX_PAYLOAD_BYTES {
             return Err(RequestError::TooLarge(bytes));
+        }
+        let values = value_count(&payload);
+        if values > MAX_PAYLOAD_VALUES {
+            return Err(RequestError::TooManyValues(values));
         }
         let service_type =
             ["service_type", "serviceType"].into_iter().find_map(|key| payload[key].as_str()).map(ToOwned::to_owned);
@@ -101,10 +110,10 @@ impl Request {
         &self.payload
     }
 
-    /// Returns the size of the payload as JSON, in bytes.
+    /// Returns the estimated memory of the payload, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        json_bytes(&self.payload)
+        memory_bytes(&self.payload)
     }
 
     #[must_use]

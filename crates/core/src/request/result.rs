@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::limits::{MAX_CONSTRAINT_BYTES, MAX_CONSTRAINTS, MAX_NESTING, MAX_PAYLOAD_BYTES, json_bytes, nests_deeper};
+use super::limits::{
+    MAX_CONSTRAINT_BYTES, MAX_CONSTRAINTS, MAX_NESTING, MAX_PAYLOAD_BYTES, MAX_REASON_BYTES, json_bytes, nests_deeper,
+};
 use super::path::{FieldPath, kind_of, shorten};
 use super::provider::ProviderConstraints;
 
@@ -64,7 +66,11 @@ impl PolicyResult {
         let mut parsed = Self::default();
         let is_rejected = rejected.map(|(field, value)| boolean(&field, &value)).transpose()?.unwrap_or_default();
         let reason = reason.map(|(field, value)| string(&field, value)).transpose()?;
-        parsed.rejection = is_rejected.then(|| reason.unwrap_or_default());
+        parsed.rejection = is_rejected.then(|| {
+            let mut reason = reason.unwrap_or_default();
+            reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+            reason
+        });
         parsed.patch = patch.map(|(field, value)| read_patch(&field, value)).transpose()?;
         parsed.constraints = constraints.map(|(_, value)| read_constraints(value)).transpose()?.unwrap_or_default();
         parsed.read_provider(&mut fields)?;

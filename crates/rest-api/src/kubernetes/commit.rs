@@ -23,6 +23,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::object::{self, Kind};
+use super::write::Write;
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
@@ -192,9 +193,13 @@ impl<'a, A: Authorizer> Commit<'a, A> {
             }
             self.check_policy(marked, &policy)?;
             self.check_intent(marked, &self.store.get_experiment(self.name).await?)?;
+            let before = object::policy(&policy)?.spec;
             policy.data["spec"] = json!(marked.stored.spec);
             policy.annotations_mut().insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());
-            match self.store.replace(self.caller, Kind::Policy, policy, &name).await {
+            let rehearse = self.store.replace(self.caller, Kind::Policy, policy.clone(), &name, Write::DryRun);
+            let replace = self.store.replace(self.caller, Kind::Policy, policy, &name, Write::Stored);
+            let spec = &marked.stored.spec;
+            match Box::pin(self.store.write_unique(id, Some(&before), spec, rehearse, replace)).await {
                 Ok(policy) => return object::policy(&policy),
                 Err(error) if [Code::Aborted, Code::Unavailable].contains(&error.code) => {
                     if let Some(policy) = self.after_error(marked, &error).await? {

@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::commit::Commit;
 use super::object::{self, Kind};
+use super::write::Write;
 use super::{ATTEMPTS, Authorizer, Kubernetes, Result, Scope, Target, access_to_read, progress};
 use crate::error::{Code, Error};
 use crate::names::ExperimentName;
@@ -50,8 +51,9 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
     async fn create_policy(&self, caller: Option<&Caller>, id: &PolicyId, content: Change) -> Result<StoredPolicy> {
         self.authorize_policy(caller, "create", id).await?;
         let (object, name) = (object::new_policy(id, &content), format!("policies/{id}"));
-        let create = self.create(caller, Kind::Policy, object, &name);
-        object::policy(&Box::pin(self.write_unique(id, None, &content.spec, create)).await?)
+        let rehearse = self.create(caller, Kind::Policy, object.clone(), &name, Write::DryRun);
+        let create = self.create(caller, Kind::Policy, object, &name, Write::Stored);
+        object::policy(&Box::pin(self.write_unique(id, None, &content.spec, rehearse, create)).await?)
     }
 
     async fn update_policy(
@@ -70,8 +72,9 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         let before = object::policy(&object)?.spec;
         object::replace_annotations(&mut object, content.annotations);
         object.data["spec"] = json!(content.spec);
-        let replace = self.replace(caller, Kind::Policy, object, &name);
-        object::policy(&Box::pin(self.write_unique(id, Some(&before), &content.spec, replace)).await?)
+        let rehearse = self.replace(caller, Kind::Policy, object.clone(), &name, Write::DryRun);
+        let replace = self.replace(caller, Kind::Policy, object, &name, Write::Stored);
+        object::policy(&Box::pin(self.write_unique(id, Some(&before), &content.spec, rehearse, replace)).await?)
     }
 
     /// Deletes the policy before its experiments: if the etag does not match, the experiments must stay. The operator
@@ -119,7 +122,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         let policy = self.get_policy(&name.policy).await?;
         object::check_point(&name.policy, &policy, &content.spec).map_err(|error| Error::point_mismatch(&error))?;
         let object = object::new_experiment(name, &content);
-        object::experiment(&self.create(caller, Kind::Experiment, object, &name.to_string()).await?)
+        object::experiment(&self.create(caller, Kind::Experiment, object, &name.to_string(), Write::Stored).await?)
     }
 
     async fn update_experiment(
@@ -136,7 +139,7 @@ impl<A: Authorizer> PolicyStore for Kubernetes<A> {
         }
         self.record_decided(&object).await?;
         object::replace_experiment(&mut object, content)?;
-        object::experiment(&self.replace(caller, Kind::Experiment, object, &name.to_string()).await?)
+        object::experiment(&self.replace(caller, Kind::Experiment, object, &name.to_string(), Write::Stored).await?)
     }
 
     async fn delete_experiment(

@@ -23,6 +23,20 @@ pub(super) fn post_params() -> PostParams {
     PostParams { field_manager: Some(field_managers::API.to_owned()), ..PostParams::default() }
 }
 
+/// Whether a write is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Write {
+    Stored,
+    /// The API server checks the write as any other, with all webhooks, and stores nothing.
+    DryRun,
+}
+
+impl Write {
+    fn params(self) -> PostParams {
+        PostParams { dry_run: self == Self::DryRun, ..post_params() }
+    }
+}
+
 pub(super) fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(field_managers::API.to_owned()), ..PatchParams::default() }
 }
@@ -34,10 +48,11 @@ impl<A: Authorizer> Kubernetes<A> {
         kind: Kind,
         mut object: DynamicObject,
         name: &str,
+        write: Write,
     ) -> Result<DynamicObject> {
         self.set_changed_by(caller, &mut object);
         let requests = self.requests(kind, object.namespace().as_deref());
-        self.send(caller, requests.create(&post_params(), body(&object)), name).await
+        self.send(caller, requests.create(&write.params(), body(&object)), name).await
     }
 
     /// Replaces the object in the version that it has.
@@ -47,10 +62,11 @@ impl<A: Authorizer> Kubernetes<A> {
         kind: Kind,
         mut object: DynamicObject,
         name: &str,
+        write: Write,
     ) -> Result<DynamicObject> {
         self.set_changed_by(caller, &mut object);
         let requests = self.requests(kind, object.namespace().as_deref());
-        self.send(caller, requests.replace(&object.name_any(), &post_params(), body(&object)), name).await
+        self.send(caller, requests.replace(&object.name_any(), &write.params(), body(&object)), name).await
     }
 
     /// Deletes this object, but not another one of the same name. If `is_exact`, deletes it only in this version.

@@ -33,7 +33,7 @@ fn each_difference_of_allowed_requests_is_reported() {
     assert_eq!(
         serde_json::to_value(&divergence).unwrap(),
         json!({
-            "payload": [{"op": "replace", "path": "/cpu", "value": 3}, {"op": "add", "path": "/gpu", "value": 1}],
+            "payload": {"fields": ["cpu", "gpu"], "omitted": 0},
             "provider": {"live": "aws", "experiment": "gcp"},
             "providerConstraints": {"live": {}, "experiment": {"allow_list": ["gcp"]}},
             "constraints": [
@@ -159,6 +159,16 @@ fn a_failure_is_a_divergence_unless_another_policy_fails_anyway() {
         let comparison = compare(&live, &experiment);
         assert_eq!((comparison.divergence, comparison.failure.is_some()), (class, has_failed), "{comparison:?}");
     }
+}
+
+#[test]
+fn a_comparison_of_many_fields_below_a_long_key_is_small() {
+    let fields = |value: u32| (0..20_000).map(|n| (n.to_string(), json!(value))).collect::<serde_json::Map<_, _>>();
+    let payload = |value: u32| json!({"k".repeat(500_000): fields(value)});
+    let (live, experiment) = (evaluate(payload(1), &[]), evaluate(payload(2), &[]));
+    let comparison = compare(&live, &experiment);
+    assert_eq!((comparison.payload.fields.len(), comparison.payload.omitted), (20, 19_980));
+    assert!(comparison.payload.fields.iter().all(|field| field.len() < 1_000));
 }
 
 #[test]

@@ -97,3 +97,27 @@ fn a_validation_that_would_take_too_long_is_refused() {
     );
     assert_failed(&outcome, "p2", "LimitExceeded", "would take too long");
 }
+
+#[test]
+fn a_payload_of_too_many_values_is_refused() {
+    let many = |count: usize| json!({"list": vec![json!({"": 0}); count]});
+    assert!(matches!(Request::new(many(25_000), None, None), Err(RequestError::TooManyValues(50_002))));
+    assert!(Request::new(many(24_000), None, None).is_ok());
+    let outcome = evaluate(many(24_000), &[patch(json!({"more": vec![0; 2_000]}))]);
+    let Decision::Failed { failure, .. } = &outcome.decision else { panic!("{:?}", outcome.decision) };
+    assert!(failure.message.contains("more than 50000 values"), "{}", failure.message);
+}
+
+#[test]
+fn a_patch_of_many_fields_below_a_long_key_is_refused_before_it_takes_gigabytes() {
+    let fields: serde_json::Map<_, _> = (0..20_000).map(|number| (number.to_string(), json!(1))).collect();
+    let outcome = evaluate(json!({}), &[patch(json!({"k".repeat(200_000): fields}))]);
+    let Decision::Failed { failure, .. } = &outcome.decision else { panic!("{:?}", outcome.decision) };
+    assert!(failure.message.contains("use shorter keys"), "{}", failure.message);
+}
+
+#[test]
+fn the_reason_of_a_rejection_is_cut() {
+    let outcome = evaluate(json!({}), &[json!({"reject": true, "reason": "ä".repeat(100_000)})]);
+    assert!(outcome.decision.message().unwrap().len() < 5_000);
+}

@@ -170,33 +170,41 @@ fn parse_order(text: &str) -> Result<Vec<Term>> {
     if text.trim().is_empty() {
         return Ok(vec![ascending(Field::PolicyType), ascending(Field::Priority)]);
     }
-    text.split(',')
-        .map(|term| {
-            let words: Vec<_> = term.split_whitespace().collect();
-            let (field, direction) = match words[..] {
-                [field] => (field, "asc"),
-                [field, direction] => (field, direction),
-                _ => return Err(invalid_order(term)),
-            };
-            let field = match field {
-                "priority" => Field::Priority,
-                "display_name" => Field::DisplayName,
-                "create_time" => Field::CreateTime,
-                _ => return Err(invalid_order(term)),
-            };
-            let is_descending = direction.eq_ignore_ascii_case("desc");
-            if !is_descending && !direction.eq_ignore_ascii_case("asc") {
-                return Err(invalid_order(term));
-            }
-            Ok(Term { field, is_descending })
-        })
-        .collect()
+    let terms = text.split(',').map(|term| {
+        let words: Vec<_> = term.split_whitespace().collect();
+        let (field, direction) = match words[..] {
+            [field] => (field, "asc"),
+            [field, direction] => (field, direction),
+            _ => return Err(invalid_order(term)),
+        };
+        let field = match field {
+            "priority" => Field::Priority,
+            "display_name" => Field::DisplayName,
+            "create_time" => Field::CreateTime,
+            _ => return Err(invalid_order(term)),
+        };
+        let is_descending = direction.eq_ignore_ascii_case("desc");
+        if !is_descending && !direction.eq_ignore_ascii_case("asc") {
+            return Err(invalid_order(term));
+        }
+        Ok(Term { field, is_descending })
+    });
+    let mut order: Vec<Term> = Vec::new();
+    for (term, text) in terms.zip(text.split(',')) {
+        let term = term?;
+        // A repeated field has no effect, and a long list of them would cost memory for each policy.
+        if order.iter().any(|known| known.field == term.field) {
+            return Err(invalid_order(text));
+        }
+        order.push(term);
+    }
+    Ok(order)
 }
 
 fn invalid_order(term: &str) -> Error {
     let term: String = term.trim().chars().take(100).collect();
     let message = format!(
-        "has {term:?}: must be a list of priority, display_name and create_time, each followed by asc, desc or nothing"
+        "has {term:?}: must be a list of priority, display_name and create_time, each at most once and followed by asc, desc or nothing"
     );
     Error::invalid("order_by", message)
 }
