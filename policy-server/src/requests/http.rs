@@ -182,7 +182,8 @@ async fn read<T: for<'de> Deserialize<'de>>(head: &Parts, body: Body) -> Result<
         match failure.error {
             BodyError::TooLarge(_) => Problem::invalid(&message).with_status(StatusCode::PAYLOAD_TOO_LARGE),
             BodyError::Timeout(_) => {
-                Problem::from(&Error::new(Code::DeadlineExceeded, "BODY_TIMEOUT", message).with_status(408))
+                let error = Error::new(Code::DeadlineExceeded, "BODY_TIMEOUT", message);
+                Problem::from(&error).with_status(StatusCode::REQUEST_TIMEOUT)
             }
             BodyError::Unreadable(_) => Problem::invalid(&message),
             BodyError::Overloaded(_) => Problem::unavailable(&message),
@@ -208,8 +209,8 @@ async fn not_found(request: Request) -> Response<Body> {
 
 async fn method_not_allowed(request: Request) -> Response<Body> {
     let message = format!("this path supports POST, not {}", request.method());
-    let error = Error::new(Code::Unimplemented, "METHOD_NOT_ALLOWED", message).with_status(405);
-    let mut response = Problem::from(&error).to_response();
+    let error = Error::new(Code::Unimplemented, "METHOD_NOT_ALLOWED", message);
+    let mut response = Problem::from(&error).with_status(StatusCode::METHOD_NOT_ALLOWED).to_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     response
 }
