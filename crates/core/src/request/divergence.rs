@@ -1,5 +1,7 @@
 //! The difference between the outcomes of two chains: with the live policy, and with a candidate in its place.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use serde_json::Value;
 
@@ -83,8 +85,8 @@ impl FieldList {
             }
             return;
         };
-        let added = experiment.iter().filter(|(key, _)| !live.contains_key(*key));
-        for (key, _) in live.iter().chain(added) {
+        let keys: BTreeSet<&String> = live.keys().chain(experiment.keys()).collect();
+        for key in keys {
             at.push(key);
             match (live.get(key), experiment.get(key)) {
                 (Some(live), Some(experiment)) => self.collect(live, experiment, at),

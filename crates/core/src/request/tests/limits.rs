@@ -87,7 +87,7 @@ fn many_small_patterns_are_allowed() {
 
 #[test]
 fn a_validation_that_would_take_too_long_is_refused() {
-    let items: Vec<_> = (0..100_000).collect();
+    let items: Vec<_> = (0..40_000).collect();
     let options: Vec<_> = (200_000..300_000).collect();
     let outcome = evaluate(json!({"x": items}), &[constrain("x", json!({"items": {"not": {"enum": options}}}))]);
     assert_failed(&outcome, "p1", "LimitExceeded", "the validation of the field `x` would take too long");
