@@ -23,7 +23,7 @@ pub(super) fn post_params() -> PostParams {
     PostParams { field_manager: Some(field_managers::API.to_owned()), ..PostParams::default() }
 }
 
-/// Whether a write is stored.
+/// The effect of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Write {
     Stored,
