@@ -33,6 +33,16 @@ impl EnforcementPoint {
         }
     }
 
+    /// Returns the enforcement point of a spec with these sections; `None` if it is not valid because it has both or none.
+    #[must_use]
+    pub fn of_sections(has_admission: bool, has_request: bool) -> Option<Self> {
+        match (has_admission, has_request) {
+            (true, false) => Some(Self::Admission),
+            (false, true) => Some(Self::Request),
+            _ => None,
+        }
+    }
+
     fn other(self) -> Self {
         match self {
             Self::Admission => Self::Request,
@@ -67,11 +77,7 @@ impl PolicySpec {
     /// Returns the enforcement point of the policy; `None` if the spec is not valid because it has both sections or none.
     #[must_use]
     pub fn enforcement_point(&self) -> Option<EnforcementPoint> {
-        match (&self.admission, &self.request) {
-            (Some(_), None) => Some(EnforcementPoint::Admission),
-            (None, Some(_)) => Some(EnforcementPoint::Request),
-            _ => None,
-        }
+        EnforcementPoint::of_sections(self.admission.is_some(), self.request.is_some())
     }
 
     /// Checks that this spec can be that of an experiment of a policy with the spec `live`. Sections that are missing have their own

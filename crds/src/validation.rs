@@ -6,6 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
 use serde_json::{Map, Value};
 
+use crate::EnforcementPoint as Point;
 use crate::object_requests;
 use crate::request::{MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
 use crate::{Admission, Cel, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
@@ -21,13 +22,6 @@ pub const MAX_MEMBERS: usize = 32;
 const MAX_USER: usize = 253;
 /// The maximum length of an item of `request.serviceTypes`, in characters.
 const MAX_SERVICE_TYPE: usize = 253;
-
-/// The requests that a policy decides about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Point {
-    Admission,
-    Request,
-}
 
 /// An error in the value of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -35,11 +35,7 @@ struct Sections {
 impl Sections {
     /// Returns the enforcement point; `None` if the spec has both sections or none.
     fn point(&self) -> Option<EnforcementPoint> {
-        match (&self.admission, &self.request) {
-            (Some(_), None) => Some(EnforcementPoint::Admission),
-            (None, Some(_)) => Some(EnforcementPoint::Request),
-            _ => None,
-        }
+        EnforcementPoint::of_sections(self.admission.is_some(), self.request.is_some())
     }
 }
 

@@ -43,8 +43,8 @@ pub struct Chain {
     cache: Arc<ConstraintCache>,
     /// The number of values in the payload, at most.
     payload_values: usize,
-    /// The size of the paths of the fields that policies have patched, in bytes.
-    path_bytes: usize,
+    /// The size that is left for the paths of the fields that policies patch, in bytes.
+    path_budget: usize,
     /// The number and the size of the constraints of all policies so far.
     used: (usize, usize),
     patterns: PatternBudget,
@@ -71,10 +71,11 @@ impl Chain {
         let mut policies: Vec<_> = policies.into_iter().filter(|policy| policy.criteria.cover(&request)).collect();
         policies.sort_by(RequestPolicy::cmp_place);
         let payload = request.payload.clone();
+        let (payload_bytes, payload_values) = request.payload_size;
         let chain = Self {
-            payload_bytes: json_bytes(&payload),
-            payload_values: value_count(&payload),
-            path_bytes: 0,
+            payload_bytes,
+            payload_values,
+            path_budget: MAX_PATH_BYTES,
             payload,
             provider: Provider::of_caller(request.provider.clone()),
             request,
@@ -225,15 +226,13 @@ impl Chain {
         self.constraints
             .check_parents(&self.payload, &patch)
             .map_err(|breach| self.conflict(position, breach.holder, Some(breach.field), breach.reason))?;
-        let Ok(changed) = patch::changed_fields(&self.payload, &patch, MAX_PATH_BYTES - self.path_bytes) else {
+        let Ok(changed) = patch::changed_fields(&self.payload, &patch, &mut self.path_budget) else {
             let message = format!(
                 "the paths of the fields that policies patch have more than {MAX_PATH_BYTES} bytes: patch fewer fields, or use \
                  shorter keys"
             );
             return Err(self.failed(Failure::new(LIMIT_EXCEEDED, message)));
         };
-        self.path_bytes += changed.path_bytes;
-        let changed = changed.fields;
         let patch = Value::Object(patch);
         json_patch::merge(&mut self.payload, &patch);
         // The exact size is computed only if the sum of the sizes of all patches could exceed the limit.

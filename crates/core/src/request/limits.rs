@@ -63,9 +63,15 @@ pub(super) fn value_count(value: &Value) -> usize {
     }
 }
 
-/// Returns the estimated memory of a value, in bytes. An object of one member takes many times as much as its JSON.
+/// Returns the estimated memory of a value, in bytes.
 pub(super) fn memory_bytes(value: &Value) -> usize {
-    json_bytes(value) + VALUE_BYTES * value_count(value)
+    memory_of(json_bytes(value), value_count(value))
+}
+
+/// Returns the estimated memory of a value with this size as JSON and this number of values. An object of one member takes many times
+/// as much as its JSON.
+pub(super) fn memory_of(json_bytes: usize, values: usize) -> usize {
+    json_bytes + VALUE_BYTES * values
 }
 
 /// Returns true if lists and objects nest deeper than `limit`.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::limits::{
-    MAX_NESTING, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_VALUES, MAX_PROVIDER_BYTES, json_bytes, memory_bytes, nests_deeper,
+    MAX_NESTING, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_VALUES, MAX_PROVIDER_BYTES, json_bytes, memory_of, nests_deeper,
     value_count,
 };
 use super::path::{FieldPath, kind_of};
@@ -14,6 +14,8 @@ use crate::matching::{self, Labels};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     pub(super) payload: Value,
+    /// The size of the payload as JSON, in bytes, and the number of its values.
+    pub(super) payload_size: (usize, usize),
     pub(super) service_type: Option<String>,
     pub(super) labels: Labels,
     pub(super) tenant: Option<String>,
@@ -67,7 +69,8 @@ impl Request {
             ["service_type", "serviceType"].into_iter().find_map(|key| payload[key].as_str()).map(ToOwned::to_owned);
         let mut labels = matching::labels(&payload["metadata"]);
         labels.extend(service_type.iter().map(|service_type| ("service_type".to_owned(), service_type.clone())));
-        Ok(Self { payload, service_type, labels, tenant, user, provider_field: None, provider: None })
+        let payload_size = (bytes, values);
+        Ok(Self { payload, payload_size, service_type, labels, tenant, user, provider_field: None, provider: None })
     }
 
     /// Returns this request with the service provider in a field of its payload. The value of the field is the provider that the caller
@@ -113,7 +116,8 @@ impl Request {
     /// Returns the estimated memory of the payload, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        memory_bytes(&self.payload)
+        let (bytes, values) = self.payload_size;
+        memory_of(bytes, values)
     }
 
     #[must_use]

@@ -2,7 +2,7 @@
 //! replica of this store writes in between. The reads are not from a cache.
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::{DynamicObject, ListParams, ObjectList};
 use kube::{Api, ResourceExt as _};
 use proviso_core::PolicyId;
 use proviso_crds::{PolicySpec, TENANT};
@@ -58,16 +58,20 @@ impl<A: Authorizer> Kubernetes<A> {
             None => vec![None],
             Some(namespace) => tenants.namespaces(tenants.tenant(namespace)).into_iter().map(Some).collect(),
         };
-        let apis = namespaces.into_iter().map(|namespace| self.api(Kind::Policy, namespace)).collect();
-        for_each_policy(apis, |object| {
-            // A policy that is being deleted is not served for long.
-            if object.metadata.deletion_timestamp.is_some() {
-                return Ok(());
+        for namespace in namespaces {
+            let api = self.api(Kind::Policy, namespace);
+            let find = |object: &DynamicObject| {
+                // A policy that is being deleted is not served for long.
+                object.metadata.deletion_timestamp.is_none().then_some(())?;
+                let stored = object::policy(object).ok()?;
+                keys.check(&UniqueKeys::of(&stored.id, &stored.spec, &tenants)?).err()
+            };
+            let found = find_in_pages(async |page| api.list(&page).await, find).await;
+            if let Some(in_use) = found.map_err(|error| from_kube(&error, "policies"))? {
+                return Err(in_use);
             }
-            let Ok(stored) = object::policy(object) else { return Ok(()) };
-            UniqueKeys::of(&stored.id, &stored.spec, &tenants).map_or(Ok(()), |other| keys.check(&other))
-        })
-        .await
+        }
+        Ok(())
     }
 
     /// Returns the id of the policy with this uid. Reads the metadata of the policies in chunks, and one lookup at a time, because callers
@@ -80,17 +84,13 @@ impl<A: Authorizer> Kubernetes<A> {
         let _turn = self.lookups.lock().await;
         for is_namespaced in [false, true] {
             let api = Api::<DynamicObject>::all_with(self.client.clone(), &Kind::Policy.resource(is_namespaced));
-            let mut parameters = ListParams::default().limit(CHUNK);
-            loop {
-                let list = api.list_metadata(&parameters).await;
-                let list = list.map_err(|error| from_kube(&error, Kind::Policy.plural(is_namespaced)))?;
-                if let Some(found) = list.items.iter().find(|policy| policy.uid().as_deref() == Some(uid)) {
-                    return Ok(PolicyId::new(found.namespace().as_deref(), &found.name_any()).ok());
-                }
-                match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                    Some(token) => parameters.continue_token = Some(token),
-                    None => break,
-                }
+            let found = find_in_pages(
+                async |page| api.list_metadata(&page).await,
+                |policy| (policy.uid().as_deref() == Some(uid)).then(|| (policy.namespace(), policy.name_any())),
+            );
+            let found = found.await.map_err(|error| from_kube(&error, Kind::Policy.plural(is_namespaced)));
+            if let Some((namespace, name)) = found? {
+                return Ok(PolicyId::new(namespace.as_deref(), &name).ok());
             }
         }
         Ok(None)
@@ -108,22 +108,21 @@ impl<A: Authorizer> Kubernetes<A> {
     }
 }
 
-/// Calls `visit` with each policy of these APIs, in chunks, so that the memory is limited. The API server reads the newest versions (a
-/// list without `resourceVersion`).
-async fn for_each_policy(
-    apis: Vec<Api<DynamicObject>>,
-    mut visit: impl FnMut(&DynamicObject) -> Result<()> + Send,
-) -> Result<()> {
-    for api in apis {
-        let mut parameters = ListParams::default().limit(CHUNK);
-        loop {
-            let list = api.list(&parameters).await.map_err(|error| from_kube(&error, "policies"))?;
-            list.items.iter().try_for_each(&mut visit)?;
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => parameters.continue_token = Some(token),
-                None => break,
-            }
+/// Reads a list of policies in chunks, so that the memory is limited, until `find` returns a value. The API server reads the newest
+/// versions (a list without `resourceVersion`).
+async fn find_in_pages<K: Clone, T, F: Future<Output = kube::Result<ObjectList<K>>>>(
+    list: impl Fn(ListParams) -> F,
+    find: impl Fn(&K) -> Option<T>,
+) -> kube::Result<Option<T>> {
+    let mut page = ListParams::default().limit(CHUNK);
+    loop {
+        let chunk = list(page.clone()).await?;
+        if let Some(found) = chunk.items.iter().find_map(&find) {
+            return Ok(Some(found));
+        }
+        match chunk.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page.continue_token = Some(token),
+            None => return Ok(None),
         }
     }
-    Ok(())
 }
