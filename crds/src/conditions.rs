@@ -20,8 +20,11 @@ pub enum ConditionType {
     /// The certificate of the policy server is valid. The operator sets this condition on policy servers.
     CertificateValid,
     /// The program was fetched and compiled, and accepted its settings. The leader of the policy server sets this condition on
-    /// revisions. The operator copies it to the policy or the experiment.
+    /// revisions. The operator copies it to the policy or the experiment. On a revision of a configuration policy, the operator sets it:
+    /// the content or the template is valid.
     Initialized,
+    /// The component has acknowledged every policy that it should have. The operator sets this condition on subscriptions.
+    Delivered,
     /// A replica of the policy server is the leader. The operator sets this condition on policy servers.
     LeaderElected,
     /// The policy or the revision decides requests. The operator sets this condition on policies and revisions. On revisions, it
@@ -33,6 +36,8 @@ pub enum ConditionType {
     /// On a policy: every Ready replica serves the newest generation. On a revision: every Ready replica serves the
     /// revision. On a policy server: all replicas are Ready. The operator sets this condition.
     Ready,
+    /// Every selector of the subscription works. The operator sets this condition on subscriptions.
+    Resolved,
     /// The last rollback that the annotation `proviso.dev/rollback-to` requested was refused: `False`. Absent otherwise, and for
     /// the next generation. The operator sets this condition on policies.
     RolledBack,
@@ -44,14 +49,16 @@ pub enum ConditionType {
 }
 
 impl ConditionType {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Accepted,
         Self::CertificateValid,
+        Self::Delivered,
         Self::Initialized,
         Self::LeaderElected,
         Self::Live,
         Self::Previewing,
         Self::Ready,
+        Self::Resolved,
         Self::RolledBack,
         Self::Scheduled,
         Self::Terminating,
@@ -69,11 +76,13 @@ impl ConditionType {
         match self {
             Self::Accepted => "Accepted",
             Self::CertificateValid => "CertificateValid",
+            Self::Delivered => "Delivered",
             Self::Initialized => "Initialized",
             Self::LeaderElected => "LeaderElected",
             Self::Live => "Live",
             Self::Previewing => "Previewing",
             Self::Ready => "Ready",
+            Self::Resolved => "Resolved",
             Self::RolledBack => "RolledBack",
             Self::Scheduled => "Scheduled",
             Self::Terminating => "Terminating",

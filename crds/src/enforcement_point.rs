@@ -1,5 +1,5 @@
 //! The enforcement point of a policy. An experiment cannot change it: the two versions of the policy would decide about different requests,
-//! and nothing could be compared.
+//! or configure components, and nothing could be compared.
 
 use std::fmt;
 
@@ -7,19 +7,22 @@ use proviso_core::PolicyId;
 
 use crate::PolicySpec;
 
-/// The kind of requests that a policy decides about.
+/// The place where a policy takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnforcementPoint {
     /// Requests to the Kubernetes API: `spec.admission`.
     Admission,
     /// Requests to services: `spec.request`.
     Request,
+    /// The configuration of components: `spec.configuration`.
+    Configuration,
 }
 
 /// The error of an experiment whose enforcement point is not that of its policy. Worded to follow the path of the spec, `spec.policy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointMismatch {
     policy: PolicyId,
+    point: EnforcementPoint,
     experiment: EnforcementPoint,
 }
 
@@ -30,23 +33,18 @@ impl EnforcementPoint {
         match self {
             Self::Admission => "admission",
             Self::Request => "request",
+            Self::Configuration => "configuration",
         }
     }
 
-    /// Returns the enforcement point of a spec with these sections; `None` if it is not valid because it has both or none.
+    /// Returns the enforcement point of a spec with these sections; `None` if it is not valid because it has several or none.
     #[must_use]
-    pub fn of_sections(has_admission: bool, has_request: bool) -> Option<Self> {
-        match (has_admission, has_request) {
-            (true, false) => Some(Self::Admission),
-            (false, true) => Some(Self::Request),
+    pub fn of_sections(has_admission: bool, has_request: bool, has_configuration: bool) -> Option<Self> {
+        match (has_admission, has_request, has_configuration) {
+            (true, false, false) => Some(Self::Admission),
+            (false, true, false) => Some(Self::Request),
+            (false, false, true) => Some(Self::Configuration),
             _ => None,
-        }
-    }
-
-    fn other(self) -> Self {
-        match self {
-            Self::Admission => Self::Request,
-            Self::Request => Self::Admission,
         }
     }
 
@@ -55,16 +53,16 @@ impl EnforcementPoint {
     /// # Errors
     /// Returns an error if the policy has another enforcement point.
     pub fn check_experiment_of(self, policy: &PolicyId, point: Self) -> Result<(), PointMismatch> {
-        if self == point { Ok(()) } else { Err(PointMismatch { policy: policy.clone(), experiment: self }) }
+        if self == point { Ok(()) } else { Err(PointMismatch { policy: policy.clone(), point, experiment: self }) }
     }
 }
 
 impl fmt::Display for PointMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (own, wanted) = (self.experiment.section(), self.experiment.other().section());
+        let (own, wanted) = (self.experiment.section(), self.point.section());
         write!(
             f,
-            "has the section `{own}`, and {} has `{wanted}`: an experiment decides about the same kind of requests as its policy; \
+            "has the section `{own}`, and {} has `{wanted}`: an experiment has the same section as its policy; \
              use `{wanted}`, or create a policy with `{own}`",
             self.policy
         )
@@ -74,10 +72,10 @@ impl fmt::Display for PointMismatch {
 impl std::error::Error for PointMismatch {}
 
 impl PolicySpec {
-    /// Returns the enforcement point of the policy; `None` if the spec is not valid because it has both sections or none.
+    /// Returns the enforcement point of the policy; `None` if the spec is not valid because it has several of the sections or none.
     #[must_use]
     pub fn enforcement_point(&self) -> Option<EnforcementPoint> {
-        EnforcementPoint::of_sections(self.admission.is_some(), self.request.is_some())
+        EnforcementPoint::of_sections(self.admission.is_some(), self.request.is_some(), self.configuration.is_some())
     }
 
     /// Checks that this spec can be that of an experiment of a policy with the spec `live`. Sections that are missing have their own

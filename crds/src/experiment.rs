@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::canary::Canary;
 use crate::names::COMMITTED_EXPERIMENT;
 use crate::policy::{PolicySpec, ReplicaCount};
 
@@ -198,12 +199,18 @@ pub struct ExperimentStatus {
     /// Samples of the requests on which the verdicts differ: at most 20 groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<DivergenceSample>,
-    /// The number of replicas of the policy server that have loaded this version. Absent while the experiment is not previewed.
+    /// At most 100 canaries of an experiment on a configuration policy: the PolicySubscriptions whose `canaryFor` names it. Those that
+    /// have rejected the candidate are first, then those that wait. Empty while the experiment is not previewed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), extend("x-kubernetes-list-type" = "atomic"))]
+    pub canaries: Vec<Canary>,
+    /// The number of replicas of the policy server that have loaded this version. Absent while the experiment is not previewed, and for a
+    /// configuration policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<ReplicaCount>,
     /// The conditions of the experiment. `Accepted`: the policy exists and has at most 10 experiments. `Initialized`: the
-    /// program was fetched and compiled, and accepted its settings. `Previewing`: every Ready replica evaluates the
-    /// experiment.
+    /// program was fetched and compiled, and accepted its settings; or the content or the template of a configuration policy is valid.
+    /// `Previewing`: every Ready replica evaluates the experiment, or its canaries get it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -6,7 +6,9 @@
 
 pub mod actions;
 mod admission;
+mod canary;
 pub mod conditions;
+mod configuration;
 pub mod context;
 mod definitions;
 mod enforcement_point;
@@ -32,7 +34,12 @@ pub mod validation;
 mod verification;
 
 pub use admission::{Admission, AdmissionCoverage, FailurePolicy, MatchPolicy, Mode};
+pub use canary::{Canary, CanaryResult, MAX_CANARIES};
 pub use conditions::{ConditionState, ConditionType, Conditions};
+pub use configuration::{
+    Configuration, MAX_ATTRIBUTE, MAX_ATTRIBUTES, MAX_CONFIG_NAME, MAX_NAMESPACES, MAX_SCHEMA, MAX_TEMPLATE, Template,
+    check_audience,
+};
 pub use definitions::{chart, definitions, kustomization};
 pub use enforcement_point::{EnforcementPoint, PointMismatch};
 pub use experiment::{
@@ -63,8 +70,9 @@ pub use revision::{
     ReplicaStatus, RevisedExperiment, RevisedPolicy, RevisionRole,
 };
 pub use subscription::{
-    Component, ComponentKind, Delivery, Filter, Notify, NotifyExec, NotifyHttp, PolicySelector, PolicySubscription,
-    PolicySubscriptionSpec,
+    Application, CanaryFor, Component, ComponentKind, DeliveredPolicy, Delivery, Filter, LastUpdate, MAX_PENDING,
+    Notify, NotifyExec, NotifyHttp, PendingChange, PolicySelector, PolicySubscription, PolicySubscriptionSpec,
+    PolicySubscriptionStatus, RejectedChange, UpdateResult,
 };
 pub use tenants::{AllowedNamespaces, Tenants};
 pub use verification::{AnyOf, ConfigMapKeyRef, Signature, SignatureKind, SignatureSubject, Verification};

@@ -6,6 +6,16 @@ pub const SERVER_LABEL: &str = "proviso.dev/policy-server";
 pub const POLICY_LABEL: &str = "proviso.dev/policy-uid";
 /// Label: the uid of the experiment that a candidate revision or its webhook configuration belongs to.
 pub const EXPERIMENT_LABEL: &str = "proviso.dev/experiment-uid";
+/// Label of a revision: [`CONFIGURATION`] if the revision configures components. Other revisions do not have the label.
+pub const POINT_LABEL: &str = "proviso.dev/enforcement-point";
+/// The value of [`POINT_LABEL`] on the revisions of policies with `configuration`.
+pub const CONFIGURATION: &str = "configuration";
+/// Label of a ConfigMap or Secret with the policies of a component: the uid of its `PolicySubscription`.
+pub const SUBSCRIPTION_LABEL: &str = "proviso.dev/subscription-uid";
+/// Annotation of a `PolicySubscription`: each new value makes the operator send all policies to the component again.
+pub const RESEND: &str = "proviso.dev/resend";
+/// Annotation of a `PolicySubscription`: each new value makes the operator compare the policies of the component again (catch-up).
+pub const CATCH_UP: &str = "proviso.dev/catch-up";
 /// Annotation of a policy: the generation to roll back to. The operator removes the annotation after the rollback, or if the
 /// rollback is impossible.
 pub const ROLLBACK_TO: &str = "proviso.dev/rollback-to";
@@ -54,6 +64,8 @@ pub mod field_managers {
     pub const OPERATOR: &str = "proviso-operator";
     /// The operator, when it publishes the leader of a policy server.
     pub const OPERATOR_LEADER: &str = "proviso-operator-leader";
+    /// The operator, when it reports the validation of a revision of a configuration policy.
+    pub const OPERATOR_VALIDATION: &str = "proviso-operator-validation";
     /// The operator, when it reports a refused rollback of a policy.
     pub const OPERATOR_ROLLBACK: &str = "proviso-operator-rollback";
     /// The REST API.

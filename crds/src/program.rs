@@ -10,9 +10,14 @@ use serde_json::{Map, Value};
 use crate::object_requests::ObjectRequests;
 
 /// The program of a policy: exactly one of `wasm`, `rego`, `cel`, `group` and `requests`.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", try_from = "ProgramFields")]
 pub enum Program {
+    /// The spec has no program: the policy configures components (`spec.configuration`).
+    #[default]
+    #[serde(skip)]
+    #[schemars(skip)]
+    None,
     /// A WebAssembly module, such as a Kubewarden policy.
     Wasm(Wasm),
     /// Rego source code.
@@ -57,6 +62,13 @@ impl TryFrom<ProgramFields> for Program {
             (None, None, None, None, Some(requests)) => Ok(Self::Requests(requests)),
             _ => Err("needs exactly one of `wasm`, `rego`, `cel`, `group` and `requests`"),
         }
+    }
+}
+
+impl Program {
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
     }
 }
 

@@ -20,16 +20,26 @@ reasons! {
     ALL_REPLICAS_READY = "AllReplicasReady";
     /// The API server refused an object of the policy server.
     APPLY_FAILED = "ApplyFailed";
+    /// The body of a configuration policy is larger than 512 KiB.
+    BODY_TOO_LARGE = "BodyTooLarge";
     /// An administrator has taken over the webhook configuration.
     BREAK_GLASS = "BreakGlass";
     /// The takeover of the webhook configuration has ended.
     BREAK_GLASS_ENDED = "BreakGlassEnded";
+    /// The subscription is a canary for an experiment, and does not get its candidate.
+    CANARY_NOT_DELIVERED = "CanaryNotDelivered";
     /// The replicas of the policy server have a new certificate.
     CERTIFICATE_ISSUED = "CertificateIssued";
+    /// The command of a notification cannot run.
+    COMMAND_NOT_POSSIBLE = "CommandNotPossible";
     /// The experiment is now the policy.
     COMMITTED = "Committed";
     /// The operator has ended a commit of the experiment: its caller did not complete it, or the experiment was deleted.
     COMMIT_ABORTED = "CommitAborted";
+    /// The name of a ConfigMap or Secret for the policies belongs to another object.
+    CONFIG_MAP_CONFLICT = "ConfigMapConflict";
+    /// A pod of the component lacks the container of the command.
+    CONTAINER_NOT_FOUND = "ContainerNotFound";
     /// The policy server may not read a kind that the policy reads.
     CONTEXT_FORBIDDEN = "ContextForbidden";
     /// The objects that the policy reads are not listed yet.
@@ -42,6 +52,14 @@ reasons! {
     CONTEXT_OUT_OF_SCOPE = "ContextOutOfScope";
     /// The objects that policies read exceed the memory for them.
     CONTEXT_TOO_LARGE = "ContextTooLarge";
+    /// PolicySubscriptions that select the policy get it.
+    DELIVERABLE = "Deliverable";
+    /// The component has acknowledged every policy that it should have.
+    DELIVERED = "Delivered";
+    /// The component does not have every policy yet.
+    DELIVERING = "Delivering";
+    /// The result of an update of the component is not known.
+    DELIVERY_FAILED = "DeliveryFailed";
     /// `spec.enabled` is false.
     DISABLED = "Disabled";
     /// A replica of the policy server leads.
@@ -86,6 +104,8 @@ reasons! {
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed";
     /// The experiment may not be previewed: the condition `Accepted` has the cause.
     NOT_ACCEPTED = "NotAccepted";
+    /// The policy server has no folder for the policies of components.
+    NOT_CONFIGURED = "NotConfigured";
     /// The program of the revision does not work: the condition `Initialized` has the cause.
     NOT_INITIALIZED = "NotInitialized";
     /// The policy server has no certificate.
@@ -96,12 +116,16 @@ reasons! {
     NOT_PERMITTED = "NotPermitted";
     /// The experiment was never started.
     NOT_STARTED = "NotStarted";
+    /// A filter with `unique` selects several policies.
+    NOT_UNIQUE = "NotUnique";
     /// The operator has no certificate authority yet.
     NO_AUTHORITY = "NoAuthority";
     /// The policy server has no caller token yet for the paths of webhooks.
     NO_CALLER_TOKEN = "NoCallerToken";
     /// No replica has led the policy server yet.
     NO_LEADER = "NoLeader";
+    /// A selector selects no policy.
+    NO_POLICY_SELECTED = "NoPolicySelected";
     /// No replica of the policy server is Ready.
     NO_REPLICAS = "NoReplicas";
     /// No leader of the policy server has reported about the generation in time.
@@ -114,9 +138,11 @@ reasons! {
     POLICY_NOT_FOUND = "PolicyNotFound";
     /// The policy server of a namespaced policy does not exist.
     POLICY_SERVER_NOT_FOUND = "PolicyServerNotFound";
+    /// The operator cannot read a policy that the subscription selects.
+    POLICY_UNREADABLE = "PolicyUnreadable";
     /// The program was fetched and compiled, and accepted its settings.
     PREPARED = "Prepared";
-    /// The policy server has not prepared the revision yet.
+    /// The policy server has not prepared the revision yet, or the operator has not validated it.
     PREPARING = "Preparing";
     /// Every replica previews the experiment.
     PREVIEWING = "Previewing";
@@ -128,12 +154,18 @@ reasons! {
     PREVIEW_STARTED = "PreviewStarted";
     /// The preview of the experiment was suspended.
     PREVIEW_SUSPENDED = "PreviewSuspended";
+    /// The component has rejected a change of a policy.
+    REJECTED = "Rejected";
+    /// A template was not evaluated, for a reason that is not in the policy.
+    RENDERING_UNAVAILABLE = "RenderingUnavailable";
     /// Another generation answers requests, or none.
     REPLACED = "Replaced";
     /// A Ready replica has reported nothing about the generation in time.
     REPLICA_SILENT = "ReplicaSilent";
     /// Some replicas of the policy server are not Ready.
     REPLICAS_NOT_READY = "ReplicasNotReady";
+    /// Every selector of the subscription works.
+    RESOLVED = "Resolved";
     /// The operator has created the revision of the generation.
     REVISION_CREATED = "RevisionCreated";
     /// The requested rollback was refused.
@@ -142,16 +174,36 @@ reasons! {
     ROLLED_BACK = "RolledBack";
     /// Some replicas of the policy server do not run the current spec yet.
     ROLLING_OUT = "RollingOut";
+    /// The content of a configuration policy does not match its schema.
+    SCHEMA_VIOLATION = "SchemaViolation";
+    /// Another subscription has the service component name.
+    SCN_CONFLICT = "ScnConflict";
+    /// The Service of a notification does not exist.
+    SERVICE_NOT_FOUND = "ServiceNotFound";
+    /// The Service of a notification has no cluster IP or no selector, or lacks the port.
+    SERVICE_NOT_USABLE = "ServiceNotUsable";
     /// A webhook configuration calls a revision that is not live.
     STILL_CALLED = "StillCalled";
     /// The preview is suspended, and replicas write their final counts.
     STOPPING = "Stopping";
     /// The preview of the experiment is suspended, or a replica has stopped it.
     SUSPENDED = "Suspended";
+    /// A template has no content for the component.
+    TEMPLATE_FAILED = "TemplateFailed";
+    /// A template takes too long.
+    TEMPLATE_TIMEOUT = "TemplateTimeout";
     /// The policy has as many experiments as it may have.
     TOO_MANY = "TooMany";
+    /// A subscription selects more than 2,000 policies.
+    TOO_MANY_POLICIES = "TooManyPolicies";
     /// The experiment was changed while it was previewed.
     UPDATED = "Updated";
+    /// The content or the template of a configuration policy is valid.
+    VALIDATED = "Validated";
+    /// The operator could not validate a configuration policy.
+    VALIDATION_FAILED = "ValidationFailed";
+    /// The workload of the component does not exist.
+    WORKLOAD_NOT_FOUND = "WorkloadNotFound";
 }
 
 /// A reason with its cause and its remedy.
@@ -180,7 +232,7 @@ pub struct Section {
 }
 
 /// Every reason that Proviso writes, each once.
-pub static SECTIONS: [Section; 4] = [
+pub static SECTIONS: [Section; 5] = [
     Section {
         title: "Failures of policies and experiments",
         explanations: &[
@@ -282,7 +334,7 @@ pub static SECTIONS: [Section; 4] = [
             ),
             failure(
                 NOT_INITIALIZED,
-                "The program does not work, so that no replica can load it.",
+                "The program does not work, so that no replica can load it; or the content or the template of a configuration policy is not valid.",
                 "See the condition Initialized for the cause",
             ),
             failure(
@@ -335,19 +387,25 @@ pub static SECTIONS: [Section; 4] = [
                 "Compare the digest of the module with program.wasm.digest, and its signatures with verification of the PolicyServer, \
                  before you change either",
             ),
+            failure(
+                VALIDATION_FAILED,
+                "The operator could not validate a configuration policy, because the process that validates it was stopped. It tries again.",
+                "If this does not change, raise the memory limit of the operator, or see its log",
+            ),
         ],
     },
     Section {
         title: "States of policies and experiments",
         explanations: &[
             state(ACCEPTED, "The policy of the experiment exists and has no more than ten experiments."),
-            state(DISABLED, "`spec.enabled` is false: the policy decides no requests."),
+            state(DELIVERABLE, "PolicySubscriptions that select the configuration policy get it."),
+            state(DISABLED, "`spec.enabled` is false: the policy decides no requests, and no component has it."),
             failure(
                 EXPIRED,
                 "The preview stopped, because the time in `spec.ttl` has passed since its start.",
                 "Commit or delete the experiment, or start its preview again",
             ),
-            state(LIVE, "The generation answers requests."),
+            state(LIVE, "The generation answers requests, or components get it."),
             state(LOADED, "The replica serves the revision, or every replica does."),
             failure(
                 LOADED_BEFORE,
@@ -358,9 +416,12 @@ pub static SECTIONS: [Section; 4] = [
             state(LOADING, "Replicas are loading the revision."),
             state(NOT_STARTED, "The experiment was not started, and `spec.autoStart` is false."),
             state(PREPARED, "The program was fetched and compiled, and accepted its settings."),
-            state(PREPARING, "The leader of the policy server has not prepared the revision yet."),
-            state(PREVIEWING, "Every Ready replica previews the experiment."),
-            state(REPLACED, "Another generation answers requests, or none."),
+            state(
+                PREPARING,
+                "The leader of the policy server has not prepared the revision yet, or the operator has not validated it.",
+            ),
+            state(PREVIEWING, "Every Ready replica previews the experiment, or its canaries get it."),
+            state(REPLACED, "Another generation answers requests, or is for components, or none."),
             state(REVISION_CREATED, "The operator has created the revision of the generation."),
             state(
                 STILL_CALLED,
@@ -380,6 +441,7 @@ pub static SECTIONS: [Section; 4] = [
                 "The preview stopped, because the experiment was changed.",
                 "Start the preview of the new version: kubectl proviso experiment start EXPERIMENT",
             ),
+            state(VALIDATED, "The content or the template of the configuration policy is valid."),
         ],
     },
     Section {
@@ -462,6 +524,119 @@ pub static SECTIONS: [Section; 4] = [
         ],
     },
     Section {
+        title: "PolicySubscriptions",
+        explanations: &[
+            failure(
+                BODY_TOO_LARGE,
+                "The body of a configuration policy has more than 512 KiB as JSON. The component keeps the version that it has.",
+                "Make the content smaller, or split it over several policies",
+            ),
+            failure(
+                CANARY_NOT_DELIVERED,
+                "The subscription is a canary for an experiment, and its component does not get the candidate.",
+                "The message has the entry of spec.canaryFor and the cause",
+            ),
+            failure(
+                COMMAND_NOT_POSSIBLE,
+                "The command of the notification cannot run: the component has no pods, or the command is too long.",
+                "Correct spec.delivery.notify.exec, or notify the component by http",
+            ),
+            failure(
+                CONFIG_MAP_CONFLICT,
+                "A ConfigMap or Secret of the name in spec.delivery.configMap, or with a number after it, exists and does not belong to the \
+                 subscription. The operator does not overwrite it.",
+                "Name another ConfigMap in spec.delivery.configMap, or delete the object that the message names",
+            ),
+            failure(
+                CONTAINER_NOT_FOUND,
+                "A pod of the component lacks the container in which the command runs.",
+                "Correct spec.delivery.notify.exec.container: the message has the containers of the pod",
+            ),
+            state(DELIVERED, "The component has acknowledged every policy that it should have."),
+            state(DELIVERING, "An update of the component is in flight, or waits for another one."),
+            failure(
+                DELIVERY_FAILED,
+                "The result of an update is not known: a timeout, no connection, or an error of the component. The operator sends the update \
+                 again, after delays from 1 s to 5 min.",
+                "The message has the pod and the cause. Check the reconfigure script and the log of the component",
+            ),
+            failure(
+                NOT_CONFIGURED,
+                "A policy server that reads policies from a folder has no folder for the policies of components.",
+                "Start the policy server with --deliver-to",
+            ),
+            failure(
+                NOT_UNIQUE,
+                "A filter with `unique: true` selects several policies. The component keeps the policies that it has.",
+                "Add criteria to the filter, or remove `unique`",
+            ),
+            failure(
+                NO_POLICY_SELECTED,
+                "A selector works, and selects no policy. This is no error if the policy is created later.",
+                "Compare the selector with the policies: the message counts the policies that meet each criterion alone",
+            ),
+            failure(
+                POLICY_UNREADABLE,
+                "The operator cannot read a policy, for example because another version of the CustomResourceDefinitions changed its form. The \
+                 component keeps the version that it has.",
+                "See the Events of the policy: kubectl describe clusterpolicy POLICY",
+            ),
+            failure(
+                REJECTED,
+                "The component has rejected a change: an exit code from 1 to 125, or an HTTP status 4xx. It keeps the policies that it had. The \
+                 change is not sent again until the policy changes.",
+                "Correct the policy; or make the component accept it, and run: kubectl proviso subscriptions resend SUBSCRIPTION",
+            ),
+            failure(
+                RENDERING_UNAVAILABLE,
+                "The operator could not evaluate a template, for a reason that is not in the policy. It tries again.",
+                "If this does not change, see the log of the operator, and its memory limit",
+            ),
+            state(RESOLVED, "Every selector of the subscription works."),
+            failure(
+                SCHEMA_VIOLATION,
+                "The content that a template computes for the component does not match the schema of the policy. The component keeps the \
+                 version that it has.",
+                "Correct spec.configuration.template or spec.configuration.schema of the policy: the message has the field",
+            ),
+            failure(
+                SCN_CONFLICT,
+                "Another subscription has the service component name. The REST API returns the policies of that one.",
+                "Choose another name in spec.scn",
+            ),
+            failure(
+                SERVICE_NOT_FOUND,
+                "The Service of the notification does not exist.",
+                "Create the Service, or correct spec.delivery.notify.http.service",
+            ),
+            failure(
+                SERVICE_NOT_USABLE,
+                "The Service of the notification has no cluster IP or no selector, or does not have the port.",
+                "Name a Service with a cluster IP and a selector, and one of its TCP ports, in spec.delivery.notify.http",
+            ),
+            failure(
+                TEMPLATE_FAILED,
+                "The template of a policy has no content for the component. The component keeps the version that it has.",
+                "Correct spec.configuration.template of the policy, or the labels of the workload: the message has the cause",
+            ),
+            failure(
+                TEMPLATE_TIMEOUT,
+                "The template of a policy takes too long for the component.",
+                "Make spec.configuration.template of the policy simpler",
+            ),
+            failure(
+                TOO_MANY_POLICIES,
+                "The subscription selects more than 2,000 policies. The component keeps the policies that it has.",
+                "Add criteria to the filter that the message names, or use several subscriptions",
+            ),
+            failure(
+                WORKLOAD_NOT_FOUND,
+                "The workload in spec.component does not exist. Its policies are stored.",
+                "Create the workload, or correct spec.component",
+            ),
+        ],
+    },
+    Section {
         title: "Events",
         explanations: &[
             state(BREAK_GLASS_ENDED, "The operator reconciles the webhook configuration again."),
@@ -477,7 +652,7 @@ pub static SECTIONS: [Section; 4] = [
                 "The experiment and the live policy have decided differently about a request, for the first time since the preview or \
                  the live version started.",
             ),
-            state(NOT_LIVE, "No generation of the policy decides requests any more."),
+            state(NOT_LIVE, "No generation of the policy decides requests any more, or components no longer have it."),
             failure(
                 PREVIEW_EXPIRES,
                 "The preview of the experiment stops by itself soon: the message has the time.",

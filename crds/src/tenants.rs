@@ -173,7 +173,7 @@ impl Tenants {
                     self.check_program(&format!("{at}.group.members.{name}.program"), &member.program, ask, errors);
                 }
             }
-            Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
+            Program::None | Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
         }
     }
 

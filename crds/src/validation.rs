@@ -4,12 +4,13 @@ use std::fmt;
 
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::EnforcementPoint as Point;
-use crate::object_requests;
 use crate::request::{MAX_DESCRIPTION, MAX_DISPLAY_NAME, MAX_SERVICE_TYPES, PRIORITIES, ServiceRequests};
 use crate::{Admission, Cel, ExperimentSpec, Group, PolicySpec, Program, Rego, Wasm};
+use crate::{configuration, object_requests};
 
 /// The maximum size of `settings`, in bytes of JSON.
 pub const MAX_SETTINGS: usize = 256 * 1024;
@@ -24,7 +25,7 @@ const MAX_USER: usize = 253;
 const MAX_SERVICE_TYPE: usize = 253;
 
 /// An error in the value of one field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct FieldError {
     /// The path of the field, such as `spec.admission.rules[0].operations`.
     pub field: String,
@@ -85,21 +86,36 @@ impl Errors {
 
     fn policy(&mut self, at: &str, spec: &PolicySpec) {
         self.0.extend(object_requests::check(at, spec));
+        self.0.extend(configuration::check(at, spec));
         let point = if spec.request.is_some() { Point::Request } else { Point::Admission };
-        self.program(&format!("{at}.program"), &spec.program, point);
+        match spec.program {
+            Program::None if spec.configuration.is_none() => {
+                let message = "is missing: a policy with `admission` or `request` needs the program that decides";
+                self.add(format!("{at}.program"), message);
+            }
+            _ => self.program(&format!("{at}.program"), &spec.program, point),
+        }
         self.settings(&format!("{at}.settings"), &spec.settings);
         if let Some(seconds) = spec.timeout_eval_seconds {
             self.seconds(&format!("{at}.timeoutEvalSeconds"), seconds);
         }
-        match (&spec.admission, &spec.request) {
-            (Some(admission), None) => self.admission(&format!("{at}.admission"), admission),
-            (None, Some(request)) => self.request(&format!("{at}.request"), request),
-            (Some(_), Some(_)) => {
+        match (&spec.admission, &spec.request, &spec.configuration) {
+            (Some(admission), None, None) => self.admission(&format!("{at}.admission"), admission),
+            (None, Some(request), None) => self.request(&format!("{at}.request"), request),
+            // `configuration::check` checks the section.
+            (None, None, Some(_)) => {}
+            (Some(_), Some(_), _) => {
                 let message = "is set together with `admission`: a policy has one of them; make two policies";
                 self.add(format!("{at}.request"), message);
             }
-            (None, None) => {
-                let message = "is missing: say in `admission` or in `request` which requests the policy decides about";
+            (Some(_), None, Some(_)) | (None, Some(_), Some(_)) => {
+                let message =
+                    "is set together with `admission` or `request`: a policy has one of them; make two policies";
+                self.add(format!("{at}.configuration"), message);
+            }
+            (None, None, None) => {
+                let message = "is missing: say in `admission` or in `request` which requests the policy decides about, or in \
+                               `configuration` what it configures";
                 self.add(format!("{at}.admission"), message);
             }
         }
@@ -150,7 +166,7 @@ impl Errors {
             }
             Program::Group(group) => self.group(&format!("{at}.group"), group, point),
             // `object_requests::check` checks the whole spec.
-            Program::Requests(_) => {}
+            Program::Requests(_) | Program::None => {}
         }
     }
 

@@ -101,6 +101,7 @@ async fn each_error_in_a_policy_is_refused_with_its_field_or_remedy() -> Result<
         ("/spec/program", json!({"wasm": {"module": "file:///a.wasm"}}), "without a cluster"),
         ("/spec/program", json!({"wasm": {"module": "https://a", "digest": "sha256:0"}}), "spec.program.wasm.digest"),
         ("/spec/setings", json!({}), "unknown field"),
+        ("/spec/configuration", json!({"configName": "a", "content": {}}), "say in `admission` or in `request`"),
         ("/metadata/name", json!("a".repeat(151)), "at most 150 characters"),
     ] {
         let mut object = policy("wrong");
@@ -110,6 +111,48 @@ async fn each_error_in_a_policy_is_refused_with_its_field_or_remedy() -> Result<
         let message = format!("{error:#}").replace("\\\"", "\"");
         ensure!(message.contains(expected), "{pointer} = {value}: {message}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_configuration_policy_is_explained_and_each_error_in_it_is_refused() -> Result<()> {
+    let (plane, kubectl) = start("configuration-policies").await?;
+    let policy = |name: &str| {
+        json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "Policy", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"configuration": {"configName": "memory", "content": {"min_memory": "8GB"}}},
+        })
+    };
+    let explained = explain(&kubectl, "policy.spec.configuration.template").await?;
+    ensure!(explained.contains("computes the content for each component. It reads `component`"), "{explained}");
+    create(&plane, &kubectl, &policy("right")).await?;
+    let mut template = policy("template");
+    template["spec"]["configuration"] = json!({
+        "configName": "memory", "owner": "DCAE", "attributes": {"region": "eu"}, "confidential": true,
+        "template": {"rego": "package a\ncontent := {}"}, "schema": {"type": "object"},
+    });
+    create(&plane, &kubectl, &template).await?;
+    for (pointer, value, expected) in [
+        ("/spec/configuration", Value::Null, "say in `admission` or in `request`"),
+        ("/spec/program", json!({"cel": {"validations": []}}), "a policy with `configuration` has none"),
+        ("/spec/configuration/configName", json!(""), "spec.configuration.configName"),
+        ("/spec/configuration/content", json!("a"), "spec.configuration.content"),
+        ("/spec/configuration/template", json!({"cel": "{}"}), "needs exactly one of `content` and `template`"),
+        ("/spec/configuration/attributes", json!({"a": "b".repeat(1025)}), "attributes.a: Too long"),
+    ] {
+        let mut object = policy("wrong");
+        let (parent, key) = pointer.rsplit_once('/').context("a pointer")?;
+        object.pointer_mut(parent).context("its parent")?[key] = value.clone();
+        let error = create(&plane, &kubectl, &object).await.err().with_context(|| format!("{pointer} = {value}"))?;
+        ensure!(format!("{error:#}").contains(expected), "{pointer} = {value}: {error:#}");
+    }
+    // The section cannot be replaced by another one.
+    let patch = json!({"spec": {
+        "configuration": null, "program": {"cel": {"validations": [{"expression": "true"}]}}, "request": {"priority": 7},
+    }});
+    let error = kubectl.run(&["patch", "policy", "right", "--type=merge", "-p", &patch.to_string()]).await.err();
+    let error = error.context("the section is replaced")?;
+    ensure!(format!("{error:#}").contains("`configuration` cannot be added or removed"), "{error:#}");
     Ok(())
 }
 
@@ -284,7 +327,7 @@ async fn a_subscription_is_explained_and_each_error_in_it_is_refused() -> Result
         })
     };
     let explained = explain(&kubectl, "policysubscription").await?;
-    ensure!(explained.contains("Not implemented yet: this kind has no effect"), "{explained}");
+    ensure!(explained.contains("The configuration policies of a component"), "{explained}");
     let explained = explain(&kubectl, "policysubscription.spec.policies.filter").await?;
     ensure!(explained.contains("regular expression (RE2)"), "{explained}");
     create(&plane, &kubectl, &subscription("least")).await?;
@@ -300,9 +343,11 @@ async fn a_subscription_is_explained_and_each_error_in_it_is_refused() -> Result
     let many = (0..98).map(|number| json!({"id": format!("ns.default.scale.{number}")}));
     let many: Vec<_> = many.chain([json!({"filter": all}), json!({"filter": {"owner": "a"}})]).collect();
     spec.insert("policies".to_owned(), json!(many));
+    spec.insert("canaryFor".to_owned(), json!([{"policy": "cluster.limits", "experiment": "more-memory"}]));
+    spec.insert("application".to_owned(), json!({"configMap": "scaler"}));
     spec.insert(
         "delivery".to_owned(),
-        json!({"configMap": "a.b", "notify": {"exec": {"container": "main", "command": ["/bin/reload", "-v"]}}}),
+        json!({"configMap": "a.b", "notify": {"timeoutSeconds": 60, "exec": {"container": "main", "command": ["/bin/reload", "-v"]}}}),
     );
     create(&plane, &kubectl, &everything).await?;
     let shown = kubectl.run(&["get", "pvsub"]).await?;
@@ -341,6 +386,8 @@ async fn a_subscription_is_explained_and_each_error_in_it_is_refused() -> Result
         ("/spec/delivery", notify(json!({"exec": {"container": "a", "command": []}})), "notify.exec.command"),
         ("/spec/delivery", notify(http("policies", 80)), "spec.delivery.notify.http.path"),
         ("/spec/delivery", notify(http("/", 65536)), "spec.delivery.notify.http.port"),
+        ("/spec/delivery", notify(json!({"exec": exec, "timeoutSeconds": 301})), "spec.delivery.notify.timeoutSeconds"),
+        ("/spec/canaryFor", json!([{"policy": "limits", "experiment": "a"}]), "spec.canaryFor[0].policy"),
         ("/spec/deliver", json!({}), "unknown field"),
     ] {
         let mut object = subscription("wrong");

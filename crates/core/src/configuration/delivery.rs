@@ -16,7 +16,7 @@ use super::delta::{Desired, Entries, Entry, Items};
 use super::parts::{Contents, StoredParts};
 use crate::policy_id::PolicyId;
 
-pub use outcome::{Answer, Outcome};
+pub use outcome::{Answer, Outcome, Reply};
 pub use update::{LastKnown, Update};
 
 /// The number of consecutive rejections after which all changes that wait are held back. It is larger than the number of rejections
@@ -146,7 +146,8 @@ impl Delivery {
         self.rejections = 0;
         for (id, item) in &desired.items {
             if self.record.acknowledged.get(id) == Some(&item.entry()) {
-                self.acknowledged.entry(id.clone()).or_insert_with(|| item.clone());
+                // The same body as that which was read from storage, and the components of a policy share it.
+                self.acknowledged.insert(id.clone(), item.clone());
             }
         }
         self.desired = Some(desired);
@@ -205,6 +206,11 @@ impl Delivery {
         self.record.unconfirmed.extend(self.record.acknowledged.keys().cloned());
         self.record.rejected.clear();
         (self.batch, self.failures, self.delay, self.rejections) = (None, 0, Duration::ZERO, 0);
+    }
+
+    /// Ends the delay after a failure: the next update may begin at once.
+    pub fn retry(&mut self) {
+        (self.failures, self.delay) = (0, Duration::ZERO);
     }
 
     /// Returns the contents that must be stored now: those of the last update if its result is not known, and the acknowledged policies

@@ -136,16 +136,5 @@ fn message(tag: &str, policies: &str, removed: &str, updated: &str) -> String {
     format!(r#"{{{tag}"policies":{policies},"removed_policies":{removed},"updated_policies":{updated}}}"#)
 }
 
-/// Returns the member `policies` of ONAP's `/service_component_all/{scn}` as JSON: `{"event": {…}, "items": […]}`.
-///
-/// # Errors
-/// Returns an error if the event cannot be serialized.
-pub fn component_policies<'a>(
-    event: &Event,
-    bodies: impl IntoIterator<Item = &'a str>,
-) -> Result<String, serde_json::Error> {
-    Ok(format!(r#"{{"event":{},"items":{}}}"#, serde_json::to_string(event)?, list(bodies)))
-}
-
 #[cfg(test)]
 mod tests;

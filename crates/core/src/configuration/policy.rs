@@ -1,6 +1,6 @@
 //! A configuration policy in one version: the facts that filters are compared with, without its content.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,6 +23,16 @@ pub struct ConfigurationPolicy {
     pub attributes: BTreeMap<String, String>,
     /// True if the body is delivered in a Secret, and never in a notification.
     pub is_confidential: bool,
+    /// The namespaces whose subscriptions may select the policy, if it is a policy of the cluster.
+    pub audience: Audience,
+}
+
+/// The namespaces whose subscriptions may select a policy of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Audience {
+    #[default]
+    All,
+    Only(BTreeSet<String>),
 }
 
 /// The version of a policy body.
@@ -49,6 +59,16 @@ pub struct Candidate {
 pub struct VersionError(String);
 
 impl ConfigurationPolicy {
+    /// Returns true if subscriptions of this namespace may select the policy. A policy of a namespace is for its own namespace.
+    #[must_use]
+    pub fn is_for(&self, namespace: &str) -> bool {
+        match (self.id.namespace(), &self.audience) {
+            (Some(own), _) => own == namespace,
+            (None, Audience::All) => true,
+            (None, Audience::Only(namespaces)) => namespaces.contains(namespace),
+        }
+    }
+
     /// Returns the value of a matching condition: an attribute, or one of the keys `ConfigName` and `ONAPName`, which no attribute
     /// overrides.
     #[must_use]
@@ -132,6 +152,7 @@ mod tests {
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
             is_confidential: false,
+            audience: Audience::All,
         };
         let conditions: Vec<_> = policy.matching_conditions().into_iter().collect();
         assert_eq!(conditions, [("ConfigName", "memory"), ("key1", "value1")]);

@@ -158,10 +158,14 @@ fn policies_in_scope<'a>(
     subscription: &CompiledSubscription,
     catalog: &'a Catalog,
 ) -> (Policies<'a>, Vec<CanaryOutcome>) {
-    let is_selectable = |id: &PolicyId| subscription.is_in_scope(id) && !catalog.unreadable.contains(id);
-    let mut policies: Policies<'a> = catalog.newest.iter().filter(|(id, _)| is_selectable(id)).collect();
-    let candidate =
-        |policy: &PolicyId, experiment: &str| catalog.candidates.get(&(policy.clone(), experiment.to_owned()));
+    let namespace = &subscription.namespace;
+    let is_selectable =
+        |policy: &ConfigurationPolicy| policy.is_for(namespace) && !catalog.unreadable.contains(&policy.id);
+    let mut policies: Policies<'a> = catalog.newest.iter().filter(|(_, policy)| is_selectable(policy)).collect();
+    let candidate = |policy: &PolicyId, experiment: &str| {
+        let found = catalog.candidates.get(&(policy.clone(), experiment.to_owned()));
+        found.filter(|candidate| candidate.is_for(namespace))
+    };
     // The canaries by policy: two active experiments of one policy exclude each other.
     let mut active: BTreeMap<&PolicyId, BTreeSet<&str>> = BTreeMap::new();
     for canary in &subscription.canary_for {

@@ -92,8 +92,9 @@ pub(super) enum CompiledSelector {
     Invalid(FilterError),
 }
 
+/// A filter whose regular expression is compiled.
 #[derive(Clone, Debug)]
-pub(super) struct CompiledFilter {
+pub struct CompiledFilter {
     name: Option<Regex>,
     filter: Filter,
 }
@@ -120,7 +121,7 @@ impl CompiledSubscription {
     /// the policy before its change, and for the policy after it.
     #[must_use]
     pub fn is_concerned_by(&self, policy: &ConfigurationPolicy) -> bool {
-        self.is_in_scope(&policy.id)
+        policy.is_for(&self.namespace)
             && (self.canary_for.iter().any(|canary| canary.policy == policy.id)
                 || self.selectors.iter().any(|selector| match selector {
                     CompiledSelector::Id(id) => *id == policy.id,
@@ -135,8 +136,22 @@ impl CompiledSubscription {
     }
 }
 
+impl Filter {
+    /// Checks that the filter can be compiled.
+    ///
+    /// # Errors
+    /// Returns an error if `name_regex` is not valid, or too complex.
+    pub fn check(&self) -> Result<(), FilterError> {
+        CompiledFilter::new(self).map(drop)
+    }
+}
+
 impl CompiledFilter {
-    fn new(filter: &Filter) -> Result<Self, FilterError> {
+    /// Compiles a filter.
+    ///
+    /// # Errors
+    /// Returns [`FilterError`] if the regular expression is invalid, too long or too complex.
+    pub fn new(filter: &Filter) -> Result<Self, FilterError> {
         let name = filter.name_regex.as_deref().map(compile).transpose()?;
         Ok(Self { name, filter: filter.clone() })
     }
@@ -146,7 +161,8 @@ impl CompiledFilter {
     }
 
     /// Returns true if the policy meets every criterion.
-    pub(super) fn selects(&self, policy: &ConfigurationPolicy) -> bool {
+    #[must_use]
+    pub fn selects(&self, policy: &ConfigurationPolicy) -> bool {
         self.criteria().all(|criterion| self.is_met(&criterion, policy))
     }
 

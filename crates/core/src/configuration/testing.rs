@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{ConfigurationPolicy, Item, Version};
+use super::{Audience, ConfigurationPolicy, Item, Version};
 use crate::policy_id::PolicyId;
 
 /// Returns the policy id of a text.
@@ -21,6 +21,7 @@ pub(super) fn policy(id: &str, generation: i64) -> ConfigurationPolicy {
         owner: None,
         attributes: BTreeMap::new(),
         is_confidential: false,
+        audience: Audience::All,
     }
 }
 

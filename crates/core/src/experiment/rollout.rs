@@ -26,6 +26,9 @@ pub struct Observed {
     /// `metadata.generation`.
     pub generation: i64,
     pub is_deleted: bool,
+    /// True if replicas of a policy server evaluate the candidate. False for an experiment on a policy that configures components: its
+    /// preview runs as soon as its candidate is initialized.
+    pub needs_replicas: bool,
     pub auto_start: bool,
     /// The last preview session; `None` before the first start.
     pub session: Option<Session>,
@@ -45,7 +48,7 @@ pub struct Observed {
     pub candidates: Vec<Candidate>,
     /// True if the experiment has its own webhook.
     pub has_webhook: bool,
-    /// The Ready pods of the policy's policy server.
+    /// The Ready pods of the policy's policy server. Empty if the experiment needs no replicas.
     pub pods: Vec<Pod>,
     /// The times for which the operator has observed the timers of its last decision ([`Decision::timers`]). A timer that is missing
     /// begins now.
@@ -97,7 +100,8 @@ pub struct Candidate {
     pub session: Option<CandidateSession>,
     /// True if replicas evaluate the candidate. False if it is only prepared, or is being stopped.
     pub is_enabled: bool,
-    /// The result of the leader's preparation; `None` while the preparation runs.
+    /// The result of the leader's preparation or, if the experiment needs no replicas, of the operator's validation; `None` while it
+    /// runs.
     pub initialized: Option<Result<(), Failure>>,
     pub replicas: Vec<Replica>,
     /// The pods that evaluate the candidate no more and have written their final counts.
@@ -210,7 +214,7 @@ pub fn decide(observed: &Observed) -> Decision {
     let ready = previewed.map_or(0, |candidate| {
         observed.pods.iter().filter(|pod| matches!(result(&candidate.replicas, pod), Some(Ok(())))).count()
     });
-    let is_everywhere = !observed.pods.is_empty() && ready == observed.pods.len();
+    let is_everywhere = !observed.needs_replicas || (!observed.pods.is_empty() && ready == observed.pods.len());
     let progress = progress::of(observed, acceptance, previewed, is_everywhere, sorted.is_stopping());
     let timers = timer::timers(observed, &progress, &sorted);
     let initialization = progress::initialization(desired.as_ref(), sorted.current);

@@ -1,7 +1,7 @@
 //! A constraint: a JSON Schema (draft 2020-12) of one field, compiled within limits. A schema cannot fetch anything, and a pattern
 //! matches in linear time.
 
-use jsonschema::{Draft, PatternOptions, Validator};
+use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
 use super::limits::{MAX_PATTERN_BYTES, MAX_PATTERNS_BYTES, PATTERN_BYTES};
@@ -24,9 +24,9 @@ pub enum FragmentError {
         "has a pattern that cannot be used: {0}. Look-around and back-references are not supported, and a compiled pattern may have at most {MAX_PATTERN_BYTES} bytes"
     )]
     Pattern(String),
-    #[error("exceeds the limit of {MAX_PATTERNS_BYTES} bytes for the compiled patterns of a request")]
+    #[error("exceeds the limit of {MAX_PATTERNS_BYTES} bytes for compiled patterns")]
     Patterns,
-    #[error("has a reference that does not resolve: {0}. Only references within the constraint are supported")]
+    #[error("has a reference that does not resolve: {0}. Only references within the schema are supported")]
     Reference(String),
     #[error("has a cyclic reference: a $ref that leads back to itself for the same value")]
     Cycle,
@@ -38,7 +38,7 @@ pub enum FragmentError {
 
 /// A compiled constraint.
 #[derive(Clone, Debug)]
-pub(super) struct Fragment {
+pub(crate) struct Fragment {
     pub schema: Value,
     validator: Validator,
     /// The number of values in the schema after the expansion of its references, with a share for each pattern.
@@ -75,7 +75,7 @@ impl PatternBudget {
 
 /// A value that does not satisfy a constraint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Violation {
+pub(crate) struct Violation {
     /// The JSON Pointer of the value within the constrained field.
     pub pointer: String,
     pub message: String,
@@ -113,6 +113,19 @@ impl Fragment {
             pointer: error.as_ref().map(|error| error.instance_path().as_str().to_owned()).unwrap_or_default(),
             message: error.map_or_else(|| "the value is not valid".to_owned(), |error| shorten(&error.to_string())),
         })
+    }
+
+    /// Returns the violations of a value that does not satisfy the constraint: the first `limit` ones. They have no values.
+    pub fn masked_violations(&self, value: &Value, limit: usize) -> Vec<String> {
+        let text = |error: ValidationError<'_>| {
+            let pointer = error.instance_path().as_str();
+            let pointer = if pointer.is_empty() { "(content)" } else { pointer };
+            format!("{}: {}", shorten(pointer), shorten(&error.masked().to_string()))
+        };
+        if limit == 1 {
+            return self.validator.validate(value).err().map(text).into_iter().collect();
+        }
+        self.validator.iter_errors(value).take(limit).map(text).collect()
     }
 
     /// Returns true if the value satisfies the constraint.

@@ -26,7 +26,7 @@ pub(super) const MAX_PROVIDERS: usize = 10_000;
 /// The maximum length of the name of a service provider, in bytes.
 pub(super) const MAX_PROVIDER_BYTES: usize = 1024;
 /// The maximum cost of the validations of one step: see [`super::fragment::Fragment::cost`]. About a second.
-pub(super) const MAX_STEP_COST: u64 = 50_000_000;
+pub(crate) const MAX_STEP_COST: u64 = 50_000_000;
 /// The maximum memory of a compiled pattern, in bytes.
 pub(super) const MAX_PATTERN_BYTES: usize = 256 << 10;
 /// The limits of the memory of a compiled pattern that are tried in this order, in bytes. Most patterns fit into the first one.
@@ -84,7 +84,7 @@ pub(super) fn nests_deeper(value: &Value, limit: usize) -> bool {
 }
 
 /// Returns the number of values within a value, itself included. Long strings count more than once.
-pub(super) fn count_values(value: &Value) -> u64 {
+pub(crate) fn count_values(value: &Value) -> u64 {
     let text = |text: &str| 1 + text.len() as u64 / 8;
     match value {
         Value::String(string) => text(string),

@@ -19,7 +19,7 @@ pub(super) struct NoRetrieval;
 
 impl Retrieve for NoRetrieval {
     fn retrieve(&self, uri: &Uri<String>) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-        Err(format!("{uri} is outside of the constraint, and constraints are not fetched").into())
+        Err(format!("{uri} is outside of the schema, and schemas are not fetched").into())
     }
 }
 

@@ -16,7 +16,7 @@ pub enum Progress {
     Refused(Failure),
     /// The generation has no revision yet.
     Unscheduled,
-    /// The leader prepares the revision.
+    /// The leader prepares the revision, or the operator validates it if it needs no replicas.
     Initializing,
     /// No leader has reported about the revision within [`REPORT_TIMEOUT`].
     NotPrepared,
@@ -50,14 +50,16 @@ pub(super) fn of(observed: &Observed, newest: Option<&Revision>, live: Option<i6
             let is_elsewhere = observed.is_break_glass && !observed.is_called(revision.generation);
             return if is_elsewhere { Progress::BreakGlass } else { Progress::Live };
         }
-        None if revision.waiting_for >= REPORT_TIMEOUT => return Progress::NotPrepared,
+        // Without replicas, no leader is late: the operator validates the revision itself.
+        None if observed.needs_replicas && revision.waiting_for >= REPORT_TIMEOUT => return Progress::NotPrepared,
         None => return Progress::Initializing,
         Some(Err(failure)) => return Progress::InitializationFailed(failure.clone()),
         Some(Ok(())) => {}
     }
-    if observed.pods.is_empty() {
+    if observed.needs_replicas && observed.pods.is_empty() {
         return Progress::NoReplicas;
     }
+    // Also for a policy that needs no replicas, which has no pods.
     if ready == observed.pods.len() {
         return if observed.is_break_glass { Progress::BreakGlass } else { Progress::Live };
     }
@@ -86,12 +88,12 @@ pub(super) fn warnings(revision: &Revision, pods: &[ReadyPod]) -> Vec<(String, F
 }
 
 /// Returns the time until a missing report becomes a problem; `None` if no report is awaited.
-pub(super) fn report_due(revision: &Revision, pods: &[ReadyPod], progress: &Progress) -> Option<Duration> {
+pub(super) fn report_due(observed: &Observed, revision: &Revision, progress: &Progress) -> Option<Duration> {
     let left = |waiting_for| REPORT_TIMEOUT.checked_sub(waiting_for).filter(|left| !left.is_zero());
     match progress {
-        Progress::Initializing => left(revision.waiting_for),
+        Progress::Initializing => left(revision.waiting_for).filter(|_| observed.needs_replicas),
         Progress::Loading | Progress::Silent | Progress::BreakGlass | Progress::Live => {
-            unreported(revision, pods).filter_map(|(_, waiting_for)| left(waiting_for)).min()
+            unreported(revision, &observed.pods).filter_map(|(_, waiting_for)| left(waiting_for)).min()
         }
         _ => None,
     }

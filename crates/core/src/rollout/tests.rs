@@ -1,4 +1,5 @@
 mod properties;
+mod without_replicas;
 
 use super::*;
 
@@ -55,6 +56,7 @@ fn policy(generation: i64, live: Option<i64>, mut revisions: Vec<Revision>) -> O
     let ready = |name| ReadyPod { pod: pod(name), ready_for: Duration::from_hours(1) };
     Observed {
         generation,
+        needs_replicas: true,
         is_enabled: true,
         is_deleted: false,
         refusal: None,

@@ -29,6 +29,20 @@ pub enum Answer {
     Unknown(String),
 }
 
+/// The answer of one pod, or of one HTTP endpoint, to all messages of a notification: the first answer that does not accept its message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The number of messages that were accepted before the answer. The component may have applied them.
+    pub accepted: usize,
+    pub answer: Answer,
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self { accepted: 0, answer }
+    }
+}
+
 impl Answer {
     /// Returns the answer of a command. The exit codes from 1 to 125 reject the update. Others are not an answer of the script: a shell
     /// exits with 126 and 127 if it cannot run the script, and with 128 and more if a signal ended the script.
@@ -57,12 +71,14 @@ impl Answer {
 }
 
 impl Outcome {
-    /// Returns the result of an update from the answers of the pods, by the name of the pod. One pod that rejects the update rejects it
+    /// Returns the result of an update from the replies of the pods, by the name of the pod. One pod that rejects the update rejects it
     /// for the component. A component without pods acknowledges the update: a pod reads the stored policies when it starts.
-    pub fn from_answers<'a>(answers: impl IntoIterator<Item = (&'a str, Answer)>) -> Self {
+    pub fn from_replies<'a>(replies: impl IntoIterator<Item = (&'a str, Reply)>) -> Self {
         let (mut rejections, mut unknown) = (Vec::new(), Vec::new());
+        // The pods that may have applied the update, or a message of it.
         let mut others = 0;
-        for (pod, answer) in answers {
+        for (pod, Reply { accepted, answer }) in replies {
+            others += usize::from(accepted > 0 && answer != Answer::Accepted);
             match answer {
                 Answer::Accepted => others += 1,
                 Answer::Rejected(message) => rejections.push(format!("{pod}: {message}")),
@@ -115,7 +131,7 @@ mod tests {
     fn the_answers_of_the_pods_are_one_outcome() {
         let answers = |codes: &[i32]| {
             let names = ["a-0", "a-1", "a-2"];
-            Outcome::from_answers(names.into_iter().zip(codes.iter().map(|code| Answer::of_exit_code(*code))))
+            Outcome::from_replies(names.into_iter().zip(codes.iter().map(|code| Answer::of_exit_code(*code).into())))
         };
         assert_eq!(answers(&[]), Outcome::Acknowledged);
         assert_eq!(answers(&[0, 0]), Outcome::Acknowledged);
@@ -124,5 +140,8 @@ mod tests {
         assert_eq!(answers(&[0, 3]), rejected("a-1: exit code 3", true));
         assert_eq!(answers(&[137, 3]), rejected("a-1: exit code 3", true));
         assert_eq!(answers(&[3, 3]), rejected("a-0: exit code 3, and 1 more", false));
+        // The pod may have applied the first message.
+        let reply = Reply { accepted: 1, answer: Answer::of_exit_code(3) };
+        assert_eq!(Outcome::from_replies([("a-0", reply)]), rejected("a-0: exit code 3", true));
     }
 }

@@ -100,18 +100,6 @@ fn a_body_that_is_larger_than_a_message_is_replaced_by_a_reference() {
     assert_eq!(message.get("data_segment"), None);
 }
 
-#[test]
-fn the_policies_of_a_component_have_the_shape_of_onaps_config_binding_service() {
-    let event =
-        Event { action: Action::Gathered, timestamp: "T".to_owned(), update_id: "U".to_owned(), policies_count: 1 };
-    let body = item("cluster.a", 1, &json!(1));
-    let expected = json!({
-        "event": {"action": "gathered", "timestamp": "T", "update_id": "U", "policies_count": 1},
-        "items": values(&[&body]),
-    });
-    assert_eq!(parse(&component_policies(&event, [&**body.body()]).unwrap()), expected);
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 

@@ -12,7 +12,7 @@ pub enum Progress {
     /// The preview is suspended, but replicas may still evaluate requests, or have not written their final counts.
     Stopping,
     Suspended,
-    /// The leader prepares the candidate, or the candidate does not exist yet.
+    /// The leader prepares the candidate, or the operator validates it if it needs no replicas, or the candidate does not exist yet.
     Initializing,
     InitializationFailed(Failure),
     /// No pod of the policy server is Ready.
@@ -36,7 +36,7 @@ pub enum Initialization {
 }
 
 /// Returns the progress. `previewed` is the candidate of the active preview, and `is_everywhere` is true if every Ready pod has loaded
-/// it.
+/// it, or if it needs no pods.
 pub(super) fn of(
     observed: &Observed,
     acceptance: Acceptance,
@@ -59,7 +59,7 @@ pub(super) fn of(
     match &candidate.initialized {
         Some(Err(failure)) => Progress::InitializationFailed(failure.clone()),
         // Without replicas there is no leader that could prepare the candidate.
-        _ if observed.pods.is_empty() => Progress::NoReplicas,
+        _ if observed.needs_replicas && observed.pods.is_empty() => Progress::NoReplicas,
         None => Progress::Initializing,
         Some(Ok(())) if is_everywhere => Progress::Previewing,
         Some(Ok(())) => match failed(&candidate.replicas, &observed.pods) {

@@ -2,6 +2,7 @@ mod commits;
 mod properties;
 mod starts;
 mod stops;
+mod without_replicas;
 
 use super::*;
 
@@ -50,6 +51,7 @@ fn idle() -> Observed {
     Observed {
         generation: 1,
         is_deleted: false,
+        needs_replicas: true,
         auto_start: false,
         session: None,
         policy: Some(policy()),

@@ -38,12 +38,14 @@ prop_compose! {
     fn any_policy()(
         generation in 1_i64..6, reported_live in 0_i64..6, mut revisions in prop::collection::vec(any_revision(), 0..6),
         webhooks in any_webhooks(), is_enabled: bool, is_deleted: bool, is_break_glass: bool,
-        history_limit in 0_usize..3, is_refused: bool,
+        history_limit in 0_usize..3, is_refused: bool, needs_replicas: bool,
     ) -> Observed {
         revisions.sort_by_key(|revision| revision.generation);
         revisions.dedup_by_key(|revision| revision.generation);
         let reported_live = (reported_live > 0).then_some(reported_live);
-        let policy = policy(generation, None, revisions);
+        let mut policy = policy(generation, None, revisions);
+        policy.needs_replicas = needs_replicas;
+        policy.pods.retain(|_| needs_replicas);
         let refusal = is_refused.then(|| failure("NotPermitted"));
         Observed { is_enabled, is_deleted, refusal, reported_live, webhooks, is_break_glass, history_limit, ..policy }
     }

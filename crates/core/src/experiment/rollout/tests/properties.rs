@@ -44,12 +44,13 @@ fn candidates_of(generation: i64) -> impl Strategy<Value = Option<Candidate>> {
 }
 
 fn observations() -> impl Strategy<Value = Observed> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flag = any::<bool>;
+    let flags = (flag(), flag(), flag(), flag(), flag(), flag(), flag());
     let numbers = (1..3_i64, 8..12_usize, 0..3_usize, select(vec![0_u64, 20, 45, 600]));
     let commits = option::of((1..3_i64, any::<bool>()));
     (flags, numbers, sessions(), candidates_of(1), candidates_of(2), commits).prop_map(
         |(flags, (generation, older, pods, seconds), session, first, second, commit)| {
-            let (is_deleted, auto_start, has_policy, is_malformed, shares_webhook, has_webhook) = flags;
+            let (is_deleted, auto_start, has_policy, is_malformed, shares_webhook, has_webhook, needs_replicas) = flags;
             let timers = [
                 Timer::Commit("id".to_owned()),
                 Timer::StartFailure("10:00".to_owned()),
@@ -60,6 +61,7 @@ fn observations() -> impl Strategy<Value = Observed> {
             Observed {
                 generation,
                 is_deleted,
+                needs_replicas,
                 auto_start,
                 session,
                 policy: has_policy.then(policy),
@@ -70,7 +72,7 @@ fn observations() -> impl Strategy<Value = Observed> {
                 shares_webhook,
                 candidates: first.into_iter().chain(second).collect(),
                 has_webhook,
-                pods: ["a", "b"].into_iter().take(pods).map(pod).collect(),
+                pods: ["a", "b"].into_iter().take(if needs_replicas { pods } else { 0 }).map(pod).collect(),
                 elapsed: timers.into_iter().map(|timer| (timer, Duration::from_secs(seconds))).collect(),
             }
         },
