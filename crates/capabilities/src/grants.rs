@@ -46,7 +46,7 @@ impl Grants {
     pub fn for_program(&self, at: &str, resources: &[ContextAwareResource], program: &Program) -> ProgramGrants {
         let secrets = match program {
             Program::Wasm(wasm) => wasm.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
-            Program::Rego(_) | Program::Cel(_) | Program::Group(_) | Program::Requests(_) => Vec::new(),
+            Program::None | Program::Rego(_) | Program::Cel(_) | Program::Group(_) | Program::Requests(_) => Vec::new(),
         };
         ProgramGrants {
             capabilities: self.capabilities.clone(),

@@ -18,6 +18,7 @@ mod rewrite;
 mod run;
 mod source;
 pub(crate) mod syntax;
+mod template;
 mod variables;
 
 use std::fmt;
@@ -35,6 +36,7 @@ use prepared::Prepared;
 use variables::EvaluationContext;
 
 pub use source::{AuditAnnotation, Mutation, PatchType, Source, Validation, Variable};
+pub use template::Template;
 
 /// A compiled CEL program with its parameters. An empty program allows every request. A clone is cheap.
 #[derive(Clone, Debug)]

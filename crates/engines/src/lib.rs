@@ -12,6 +12,7 @@ mod memory;
 mod patch;
 pub mod rego;
 mod request;
+mod template;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 
@@ -28,6 +29,7 @@ pub use error::{CompileError, EvaluationError, SettingsError, Shortage};
 pub use host::{Host, HostCall, NoHost};
 pub use isolation::{demote_this_thread, run as isolated};
 pub use memory::DEFAULT_MEMORY_LIMIT;
+pub use template::{MAX_CONTENT, MAX_TEMPLATE};
 
 /// A compiled program with its settings. All requests share one program, and each evaluation starts with fresh state.
 /// Cloning does not compile again: clone a program to give it another host ([`Program::with_host`]).

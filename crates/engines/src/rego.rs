@@ -18,6 +18,7 @@ mod parse;
 mod query;
 pub(crate) mod response;
 mod syntax;
+mod template;
 pub(crate) mod value;
 
 use std::collections::BTreeMap;
@@ -44,6 +45,7 @@ use parse::ModuleSource;
 
 pub use evaluated_rules::Dialect;
 pub use query::Query;
+pub use template::Template;
 
 /// The number of steps that the interpreter takes between two checks of the deadline.
 const STEPS_BETWEEN_CHECKS: NonZeroU32 = NonZeroU32::new(64).unwrap();

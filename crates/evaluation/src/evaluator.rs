@@ -53,6 +53,10 @@ impl Evaluator {
         namespace: Option<&str>,
         objects: &[Value],
     ) -> Result<Program, PrepareError> {
+        if spec.configuration.is_some() {
+            let message = "configures components, and decides about no requests: there is nothing to evaluate. PolicySubscriptions deliver it";
+            return Err(PrepareError::Invalid { field: "spec.configuration".to_owned(), message: message.to_owned() });
+        }
         let folder_objects = Arc::<FolderObjects>::default();
         folder_objects.replace(objects.iter().cloned());
         let context = PolicyContext {
@@ -120,6 +124,7 @@ impl Evaluator {
                 let failed = move |error| PrepareError::Compile { field: format!("{at}.cel"), error };
                 blocking::run(move || compile_cel(&cel, &settings).map(Program::Cel).map_err(failed)).await
             }
+            ProgramSpec::None => Err(PrepareError::Invalid { field, message: "is missing".to_owned() }),
             ProgramSpec::Requests(_) => Err(PrepareError::Invalid {
                 field: format!("{field}.requests"),
                 message: "is evaluated by a policy server only: test the request policies with `proviso evaluate`"

@@ -252,4 +252,16 @@ mod tests {
         let error = policy("object.").prepare(&evaluator, &[]).await.unwrap_err().to_string();
         assert!(error.starts_with("spec.program.cel: "), "{error}");
     }
+
+    #[tokio::test]
+    async fn a_policy_that_configures_components_cannot_be_evaluated() {
+        let manifest = json!({
+            "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "memory"},
+            "spec": {"configuration": {"configName": "memory", "content": {"limit": 1}}},
+        });
+        let documents = documents::parse(Path::new("memory.yaml"), &manifest.to_string()).unwrap();
+        let evaluator = Evaluator::new(Fetcher::new(None, None, None));
+        let error = PolicyFile::of(&documents[0]).unwrap().prepare(&evaluator, &[]).await.unwrap_err().to_string();
+        assert!(error.starts_with("spec.configuration: configures components"), "{error}");
+    }
 }

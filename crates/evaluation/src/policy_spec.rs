@@ -77,7 +77,8 @@ mod tests {
                 "spec.program.cel.validations[0].expression",
                 "program.cel.validations[0].expression",
             ),
-            (json!({}), "spec", "the spec"),
+            (json!({}), "spec.program", "program"),
+            (json!("cel"), "spec", "the spec"),
         ] {
             assert_eq!(read("spec", &spec).unwrap_err().field, in_manifest);
             assert_eq!(read("", &spec).unwrap_err().field, alone);

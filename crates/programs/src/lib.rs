@@ -1,7 +1,8 @@
-//! Compiles the programs in the specs of policies: Rego, CEL and the expressions of groups. Admission and serving share this
-//! compiler. Wasm modules are not part of a spec: only the policy server fetches and compiles them.
+//! Compiles the programs in the specs of policies: Rego, CEL, the expressions of groups, and the templates of configuration policies.
+//! Admission and serving share this compiler. Wasm modules are not part of a spec: only the policy server fetches and compiles them.
 
 mod conditions;
+pub mod templates;
 
 use proviso_crds::validation::FieldError;
 use proviso_crds::{Cel, CelMutationType, PolicySpec, Program, Rego, RegoDialect};
@@ -109,7 +110,7 @@ impl Errors {
     fn program(&mut self, at: &str, program: &Program, settings: &Map<String, Value>) {
         let (field, result) = match program {
             // The policy server fetches modules, and the request policies are policies of their own.
-            Program::Wasm(_) | Program::Requests(_) => return,
+            Program::None | Program::Wasm(_) | Program::Requests(_) => return,
             Program::Rego(spec) => (format!("{at}.rego.source"), compile_rego(spec, settings).map(drop)),
             Program::Cel(spec) => (format!("{at}.cel"), compile_cel(spec, settings).map(drop)),
             Program::Group(spec) => {

@@ -5,8 +5,8 @@ mod string;
 
 use crate::CompileError;
 
-/// The largest expression, in bytes.
-const MAX_SOURCE: usize = 16 * 1024;
+/// The largest expression of a policy, in bytes.
+pub(crate) const MAX_SOURCE: usize = 16 * 1024;
 /// The deepest nesting of brackets, braces and parentheses.
 const MAX_NESTING: usize = 24;
 /// The longest chain of operators, fields, indexes and calls at one level of nesting. `&&` and `||` end a chain, because the
@@ -21,11 +21,16 @@ struct Level {
     conditionals: usize,
 }
 
-/// Refuses an expression that is too large or nested too deep.
+/// Refuses an expression that is larger than [`MAX_SOURCE`] or nested too deep.
 pub(crate) fn check(source: &str) -> Result<(), CompileError> {
-    if source.len() > MAX_SOURCE {
+    check_within(MAX_SOURCE, source)
+}
+
+/// Refuses an expression that is larger than `max` bytes or nested too deep.
+pub(super) fn check_within(max: usize, source: &str) -> Result<(), CompileError> {
+    if source.len() > max {
         let size = source.len();
-        return Err(CompileError::Unsupported(format!("it has {size} bytes; at most {MAX_SOURCE} are allowed")));
+        return Err(CompileError::Unsupported(format!("it has {size} bytes; at most {max} are allowed")));
     }
     let mut outer = Vec::new();
     let mut level = Level::default();

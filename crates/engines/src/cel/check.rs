@@ -15,6 +15,8 @@ use crate::CompileError;
 const MAX_DEPTH: usize = 400;
 
 const VARIABLES: &[&str] = &["authorizer", "namespaceObject", "object", "oldObject", "params", "request"];
+/// The variables of a template.
+const TEMPLATE_VARIABLES: &[&str] = &["component", "params"];
 /// The names of types.
 const TYPES: &[&str] =
     &["bool", "bytes", "double", "int", "list", "map", "null_type", "optional_type", "string", "type", "uint"];
@@ -28,6 +30,8 @@ pub(super) enum Purpose {
     Value,
     /// The expression may construct objects and patches.
     Mutation,
+    /// The expression is a template, which reads the variables of templates only.
+    Template,
 }
 
 /// The requirements of an expression.
@@ -147,6 +151,13 @@ impl<'a> Check<'a> {
     fn variable(&mut self, part: &IdedExpr, name: &str) -> Result<(), CompileError> {
         if self.scope.contains(&name) || TYPES.contains(&name) {
             return Ok(());
+        }
+        if self.purpose == Purpose::Template {
+            if TEMPLATE_VARIABLES.contains(&name) {
+                return Ok(());
+            }
+            let message = format!("there is no variable {name}, only {}", TEMPLATE_VARIABLES.join(" and "));
+            return Err(CompileError::Invalid(self.parsed.at(part, &message)));
         }
         if VARIABLES.contains(&name) {
             self.needs.namespace |= name == "namespaceObject";

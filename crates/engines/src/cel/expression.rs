@@ -6,6 +6,7 @@ use super::check::{self, KnownVariables, Purpose, Requirements};
 use super::environment::ENVIRONMENT;
 use super::{bounds, rewrite, syntax};
 use crate::CompileError;
+use crate::template::MAX_TEMPLATE;
 
 pub(super) struct Expression {
     /// The source on one line, for messages.
@@ -24,8 +25,14 @@ impl Expression {
     }
 }
 
-fn compile(source: &str, purpose: Purpose, known: &KnownVariables) -> Result<(IdedExpr, Requirements), CompileError> {
-    bounds::check(source)?;
+/// Compiles an expression. Errors have no name.
+pub(super) fn compile(
+    source: &str,
+    purpose: Purpose,
+    known: &KnownVariables,
+) -> Result<(IdedExpr, Requirements), CompileError> {
+    let max = if purpose == Purpose::Template { MAX_TEMPLATE } else { bounds::MAX_SOURCE };
+    bounds::check_within(max, source)?;
     let parsed = syntax::parse(&ENVIRONMENT, source)?;
     let needs = check::check(&parsed, purpose, known)?;
     let mut tree = parsed.tree;

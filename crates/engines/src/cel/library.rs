@@ -9,7 +9,7 @@
 
 mod argument;
 pub(super) mod authorizer;
-mod comprehensions;
+pub(super) mod comprehensions;
 mod format;
 mod guarded;
 mod json_patch;

@@ -6,6 +6,7 @@ use cel::common::ast::{CallExpr, EntryExpr, Expr, LiteralValue, MapExpr, operato
 
 use super::{construct, interrupt, library, syntax};
 use crate::CompileError;
+use library::comprehensions::SORTED;
 use library::memory::COUNT;
 
 /// The longest string or bytes literal whose memory is not counted, in bytes.
@@ -39,6 +40,22 @@ pub(super) fn rewrite(tree: &mut IdedExpr) -> Result<(), CompileError> {
         }
         Expr::Comprehension(comprehension) => interrupt::interrupt(comprehension),
         _ => Ok(()),
+    }
+}
+
+/// Has each loop read a map in the order of its keys: cel has no order of its own. The tree has been rewritten.
+pub(super) fn sort_maps(tree: &mut IdedExpr) {
+    for part in syntax::parts_mut(&mut tree.expr) {
+        sort_maps(part);
+    }
+    if let Expr::Comprehension(comprehension) = &mut tree.expr {
+        let range = &mut comprehension.iter_range;
+        if !matches!(range.expr, Expr::List(_)) {
+            let id = range.id;
+            let args = vec![std::mem::take(range)];
+            let call = CallExpr { func_name: SORTED.to_owned(), target: None, args };
+            *range = IdedExpr { id, expr: Expr::Call(call) };
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cel::common::value::{CowVal, Val};
 use cel::context::VariableResolver;
-use cel::{Context, ExecutionError, Value};
+use cel::{Context, ExecutionError, IdedExpr, Value};
 use proviso_core::Review;
 
 use super::blocking_host::BlockingHost;
@@ -70,13 +70,8 @@ impl<'a> Variables<'a> {
 
     /// Evaluates an expression. Errors name it.
     pub(super) fn evaluate(&self, expression: &Expression) -> Result<Value, EvaluationError> {
-        let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-        context.set_variable_resolver(self);
-        let declared = self.context.budget.declare(&mut context);
-        declared.map_err(|error| EvaluationError::Failed(format!("CEL: {error}")))?;
-        // Not `resolve_val`: it would be inlined into this crate, with stack frames of 30 KiB in a development build.
-        let value = Value::resolve(&expression.tree, &context);
-        self.context.budget.check().map_err(|error| with_expression(expression, error))?;
+        let budget = &self.context.budget;
+        let value = resolve(&expression.tree, self, budget).map_err(|error| with_expression(expression, error))?;
         value.map_err(|error| {
             let why = self.explain(&error);
             EvaluationError::Failed(format!("expression {:?}: {why}", expression.text))
@@ -144,6 +139,21 @@ impl<'a> Variables<'a> {
         };
         self.composed.get(index)?.get_or_init(make).as_deref()
     }
+}
+
+/// Evaluates an expression with these variables. The outer result is the error of an exhausted budget.
+pub(super) fn resolve(
+    expression: &IdedExpr,
+    variables: &dyn VariableResolver,
+    budget: &Budget,
+) -> Result<Result<Value, ExecutionError>, EvaluationError> {
+    let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+    context.set_variable_resolver(variables);
+    let declared = budget.declare(&mut context);
+    declared.map_err(|error| EvaluationError::Failed(format!("CEL: {error}")))?;
+    // Not `resolve_val`: it would be inlined into this crate, with stack frames of 30 KiB in a development build.
+    let value = Value::resolve(expression, &context);
+    budget.check().map(|()| value)
 }
 
 /// Adds the expression to the message of an error. A timeout keeps its text, because dashboards search for it.

@@ -22,6 +22,9 @@ const QUERY_WEIGHT: usize = 2;
 /// The name of the document in `data` that holds the objects of the cluster.
 pub(super) const INVENTORY: &str = "inventory";
 
+/// The builtins whose result does not depend on their arguments alone.
+const VARYING: &[&str] = &["opa.runtime", "rand.intn", "time.now_ns", "uuid.rfc4122"];
+
 /// The documents in `data` that modules may read in addition to their rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Documents {
@@ -39,6 +42,8 @@ pub(super) struct Package<'a> {
     pub rules: BTreeMap<&'a str, RuleKind>,
     /// True if any of the modules reads `data.inventory`.
     pub uses_inventory: bool,
+    /// The error of the first use of a function that reads a clock, random numbers or the process; `None` if there is none.
+    pub varies: Option<String>,
 }
 
 /// Collects the rules of the modules, and checks the functions and the data that they use.
@@ -47,6 +52,7 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
     let mut nodes: BTreeMap<&str, Node<'_>> = BTreeMap::new();
     let mut places: BTreeMap<&str, &Span> = BTreeMap::new();
     let mut uses_inventory = false;
+    let mut varies = None;
     for module in modules {
         let scope = Scope::of(module);
         for import in &module.imports {
@@ -61,6 +67,7 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
             let mut inspection = Inspection::new(&names, &scope, documents);
             let weight = inspection.rule(rule)?;
             uses_inventory |= inspection.uses_inventory;
+            varies = varies.or(inspection.varies);
             let Some(name) = path(name_of(rule)).first().copied() else { continue };
             let data_path: Vec<&str> = scope.package.iter().copied().chain([name]).collect();
             if let Some(known) = names.rule(&data_path) {
@@ -83,7 +90,7 @@ pub(super) fn inspect(modules: &[Ref<Module>], documents: Documents) -> Result<P
     })?;
     let path = modules.first().map(|module| path(&module.package.refr)).unwrap_or_default();
     let rules = names.of_package(&path);
-    Ok(Package { path, rules, uses_inventory })
+    Ok(Package { path, rules, uses_inventory, varies })
 }
 
 /// Refuses a reference to data that does not exist.
@@ -120,6 +127,7 @@ struct Inspection<'a, 'n, 's> {
     documents: Documents,
     needs: Vec<&'n str>,
     uses_inventory: bool,
+    varies: Option<String>,
     /// The arguments of the inspected function: each hides a rule of the same name.
     arguments: Vec<&'a str>,
     /// The parts of the rule that are not inspected yet, with their depth.
@@ -130,7 +138,7 @@ struct Inspection<'a, 'n, 's> {
 impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
     fn new(names: &'n Names<'a>, scope: &'s Scope<'a>, documents: Documents) -> Self {
         let (needs, arguments, pending) = Default::default();
-        Self { names, scope, documents, needs, uses_inventory: false, arguments, pending, deepest: 0 }
+        Self { names, scope, documents, needs, uses_inventory: false, varies: None, arguments, pending, deepest: 0 }
     }
 
     /// Inspects a rule. Returns its weight.
@@ -234,11 +242,22 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
         if reference.first().is_some_and(|first| self.arguments.contains(first)) {
             return Ok(());
         }
-        let Some(data_path) = self.scope.resolve(self.names, reference) else { return Ok(()) };
+        let Some(data_path) = self.scope.resolve(self.names, reference) else {
+            // `with f as time.now_ns` refers to a function without a call.
+            self.record_varying(span, &reference.join("."));
+            return Ok(());
+        };
         check_document(self.names, self.documents, span, &data_path)?;
         self.uses_inventory |= data_path.first() == Some(&INVENTORY);
         self.needs.extend(self.names.rules_of_value(&data_path).into_iter().map(|known| known.name.as_str()));
         Ok(())
+    }
+
+    fn record_varying(&mut self, span: &Span, name: &str) {
+        if self.varies.is_none() && VARYING.contains(&name) {
+            let message = format!("{name} has another result in each evaluation, and templates may not use it");
+            self.varies = Some(at(span, &message));
+        }
     }
 
     fn call(&mut self, span: &Span, names: &[&'a str], given: usize) -> Result<(), CompileError> {
@@ -254,8 +273,11 @@ impl<'a, 'n, 's> Inspection<'a, 'n, 's> {
                 return Err(CompileError::Invalid(at(span, &format!("{name} is a rule, not a function"))));
             }
             None if name == "print" => return Ok(()),
-            None => builtins::arity(&name)
-                .ok_or_else(|| CompileError::Unsupported(at(span, &missing_function_message(&name))))?,
+            None => {
+                self.record_varying(span, &name);
+                builtins::arity(&name)
+                    .ok_or_else(|| CompileError::Unsupported(at(span, &missing_function_message(&name))))?
+            }
         };
         // One more argument is an output: `f(x, y)` means `y = f(x)`.
         if given == wanted || given == wanted + 1 {

@@ -11,6 +11,7 @@ use cel::common::ast::{Expr, IdedExpr};
 use cel::parser::{Macro, MacroExprHelper, ParseError};
 use cel::{DeclarationError, Env};
 
+pub(in crate::cel) use entries::SORTED;
 use fold::{Loop, call};
 
 pub(super) fn declare(environment: &mut Env) -> Result<(), DeclarationError> {
