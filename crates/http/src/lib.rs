@@ -15,4 +15,4 @@ pub use certificate::{Certificate, CertificateError, ValidityError};
 pub use client::ClientCertificates;
 pub use client_ca::{ClientCa, ClientCaError};
 pub use limits::{Exhausted, Limits, Peer, Permit, default_request_memory};
-pub use serve::{HttpService, serve};
+pub use serve::{HttpService, Streamed, serve};

@@ -46,6 +46,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// The pause after a failed accept, for example when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// The extension of a response whose body has no end in sight, such as server-sent events. The time limit for a client to read the
+/// answer counts for each part of the body, and not for the whole body.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed;
+
 /// A service that answers requests.
 ///
 /// The bound is a plain hyper service, because the layers of a router take a tenth of the CPU time of a response.
@@ -167,7 +172,10 @@ async fn connection(
         let response = has_memory.then(|| service.call(request));
         async move {
             let Some(response) = response else { return Ok(overloaded(in_flight)) };
-            response.await.map(|response| response.map(|body| InFlightBody::new(Some(body), in_flight)))
+            response.await.map(|response| {
+                let is_streamed = response.extensions().get::<Streamed>().is_some();
+                response.map(|body| InFlightBody::new(Some(body), in_flight).streamed(is_streamed))
+            })
         }
     });
     // The end of the process drops the sender only after this connection.

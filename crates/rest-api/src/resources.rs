@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_crds::names::is_reserved;
-use proviso_crds::{DivergenceCounts, DivergenceSample, PolicySpec, PreviewLogging, PreviewState, StopCause};
+use proviso_crds::{Canary, DivergenceCounts, DivergenceSample, PolicySpec, PreviewLogging, PreviewState, StopCause};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::duration;
 use crate::store::{State, StoredExperiment, StoredPolicy};
 
-/// A policy, which admits or denies requests. Its spec is the spec of the kinds `Policy` and `ClusterPolicy`.
+/// A policy, which admits or denies requests, or configures components. Its spec is the spec of the kinds `Policy` and `ClusterPolicy`.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Policy {
@@ -29,7 +29,7 @@ pub(crate) struct Policy {
     /// The etag of this version of the spec (AIP-154). An update with an etag fails if the policy has another version.
     #[serde(skip_serializing_if = "Option::is_none")]
     etag: Option<String>,
-    /// The program of the policy, its settings, and the requests that the policy decides about.
+    /// The program of the policy, its settings, and the requests that the policy decides about; or the configuration of components.
     #[serde(skip_serializing_if = "Option::is_none")]
     spec: Option<PolicySpec>,
     /// Small amounts of data of the client: at most 256 KiB in total. Default: no annotations.
@@ -99,6 +99,10 @@ pub(crate) struct PolicyExperiment {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("readOnly" = true))]
     samples: Vec<DivergenceSample>,
+    /// The canaries of an experiment on a policy that configures components: at most 100. Empty while the experiment is not previewed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("readOnly" = true))]
+    canaries: Vec<Canary>,
     /// The time of creation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("readOnly" = true))]
@@ -203,6 +207,7 @@ impl StoredExperiment {
             ttl: self.time_to_live().map(duration::format),
             divergence: self.divergence.clone(),
             samples: self.samples.clone(),
+            canaries: self.canaries.clone(),
             create_time: meta.create_time,
             update_time: meta.update_time,
             state_reason: self.problem.as_ref().map(|problem| problem.reason.to_string()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::{
-    CommittedExperiment, DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata, PreviewSettings,
+    Canary, CommittedExperiment, DivergenceCounts, DivergenceSample, PolicySpec, PreviewMetadata, PreviewSettings,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -95,6 +95,8 @@ pub struct StoredExperiment {
     pub preview: Option<PreviewMetadata>,
     pub divergence: Option<DivergenceCounts>,
     pub samples: Vec<DivergenceSample>,
+    /// The canaries of an experiment on a policy that configures components, while it is previewed.
+    pub canaries: Vec<Canary>,
     /// The reason why the newest version does not work. `None` means that there is no problem.
     pub problem: Option<Failure>,
 }

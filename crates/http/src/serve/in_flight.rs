@@ -40,6 +40,7 @@ pin_project! {
         #[pin]
         body: Option<B>,
         in_flight: InFlight,
+        is_streamed: bool,
     }
 }
 
@@ -47,7 +48,12 @@ impl<B> InFlightBody<B> {
     /// The answer begins. `None` is an empty body.
     pub(super) fn new(body: Option<B>, mut in_flight: InFlight) -> Self {
         in_flight.answer = Some(in_flight.timer.answer());
-        Self { body, in_flight }
+        Self { body, in_flight, is_streamed: false }
+    }
+
+    /// Sets if the time limit counts for each part of the body ([`Streamed`](crate::Streamed)).
+    pub(super) fn streamed(self, is_streamed: bool) -> Self {
+        Self { is_streamed, ..self }
     }
 }
 
@@ -56,7 +62,12 @@ impl<B: Body> Body for InFlightBody<B> {
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.as_pin_mut().map_or(Poll::Ready(None), |body| body.poll_frame(cx))
+        let this = self.project();
+        if let (true, Some(answer)) = (*this.is_streamed, this.in_flight.answer) {
+            // hyper asks for the next part when it has sent the parts before it, up to the size of its buffer.
+            this.in_flight.timer.proceed(answer);
+        }
+        this.body.as_pin_mut().map_or(Poll::Ready(None), |body| body.poll_frame(cx))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -143,6 +143,18 @@ impl ConnectionTimer {
         })
     }
 
+    /// Records that the client has read the parts of a streamed answer that were sent.
+    pub(super) fn proceed(&self, answer: u64) {
+        self.with(|state| {
+            let before = state.answers.len();
+            state.answers.retain(|(open, _)| *open != answer);
+            // The others are older now, so the answer moves to the end.
+            if state.answers.len() < before {
+                state.answers.push((answer, Instant::now()));
+            }
+        });
+    }
+
     /// Records the end of a request, and of its answer if that has begun.
     pub(super) fn end(&self, answer: Option<u64>) {
         self.with(|state| {
@@ -333,6 +345,22 @@ mod tests {
         timer.end(Some(second));
         // The third request has no answer yet.
         assert_eq!(at(10 * ANSWER_TIMEOUT), None);
+    }
+
+    #[test]
+    fn a_streamed_answer_has_the_time_limit_for_each_part() {
+        let timer = ConnectionTimer::new(Timeouts::DEFAULT);
+        let (first, second) = (timer.answer(), timer.answer());
+        timer.with(|state| state.answers.iter_mut().for_each(|(_, since)| *since -= ANSWER_TIMEOUT));
+        let now = || timer.with(|state| state.ending(Protocol::Http2, Instant::now()));
+        timer.proceed(first);
+        assert_eq!(now(), Some(Ending::Close), "the client does not read the other answer");
+        timer.proceed(second);
+        assert_eq!(now(), None);
+        timer.end(Some(first));
+        timer.end(Some(second));
+        timer.proceed(first);
+        assert!(timer.with(|state| state.answers.is_empty()), "an answer that has ended stays so");
     }
 
     #[test]

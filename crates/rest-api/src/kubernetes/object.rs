@@ -157,6 +157,7 @@ pub(super) fn experiment(object: &DynamicObject) -> Result<StoredExperiment, Err
         preview,
         divergence: status.divergence,
         samples: status.samples,
+        canaries: status.canaries,
         problem,
     })
 }

@@ -4,7 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use proviso_core::{Failure, Reason};
-use proviso_crds::{ExperimentStatus, PreviewChange, StartFailure, StartProgress, StopCause, StopProgress, reasons};
+use proviso_crds::{
+    ExperimentStatus, PolicySpec, PreviewChange, StartFailure, StartProgress, StopCause, StopProgress, reasons,
+};
 
 use super::object;
 use crate::error::{Code, Error};
@@ -25,12 +27,13 @@ pub(super) fn compute(awaited: &AwaitedEffect, object: Option<&DynamicObject>) -
     if awaited.experiment.is_none() || awaited.effect == Effect::Commit {
         return policy(object, version);
     }
-    let StoredExperiment { auto_start, .. } = object::experiment(object)?;
+    let StoredExperiment { auto_start, spec, .. } = object::experiment(object)?;
+    let waits_for = WaitsFor::of(&spec);
     let status: ExperimentStatus = object::status(object)?;
     let generation = object::generation(object);
     // The cause of a stop is about a start, and no part of the result of a creation or an update.
     let problem = object::refusal(&status, generation);
-    let observed = Observed { generation, auto_start, problem, status: &status };
+    let observed = Observed { generation, auto_start, waits_for, problem, status: &status };
     Ok(experiment(awaited.effect, version, awaited.start.as_ref(), &observed))
 }
 
@@ -51,9 +54,32 @@ fn policy(object: &DynamicObject, version: i64) -> Result<Progress, Error> {
 struct Observed<'a> {
     generation: i64,
     auto_start: bool,
+    waits_for: WaitsFor,
     /// The reason why the current generation does not work, or is not accepted.
     problem: Option<Failure>,
     status: &'a ExperimentStatus,
+}
+
+/// The program that carries out a start or a stop of a preview.
+#[derive(Clone, Copy, Debug)]
+enum WaitsFor {
+    /// Each replica of the policy server.
+    Replicas,
+    /// The operator: the policy configures components.
+    Operator,
+}
+
+impl WaitsFor {
+    fn of(spec: &PolicySpec) -> Self {
+        if spec.configuration.is_some() { Self::Operator } else { Self::Replicas }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Replicas => "every replica of the policy server",
+            Self::Operator => "the operator",
+        }
+    }
 }
 
 /// Returns the progress of an operation on an experiment. `version` is the generation after the effect, and `at` the time of the
@@ -61,8 +87,10 @@ struct Observed<'a> {
 fn experiment(effect: Effect, version: i64, at: Option<&Time>, observed: &Observed<'_>) -> Progress {
     let change = at.map(|time| PreviewChange { time, generation: version });
     match (effect, change) {
-        (Effect::StartPreview, Some(start)) => started(StartProgress::of(start, observed.status, observed.generation)),
-        (Effect::StopPreview, Some(stop)) => stopped(StopProgress::of(stop, observed.status)),
+        (Effect::StartPreview, Some(start)) => {
+            started(StartProgress::of(start, observed.status, observed.generation), observed.waits_for)
+        }
+        (Effect::StopPreview, Some(stop)) => stopped(StopProgress::of(stop, observed.status), observed.waits_for),
         (Effect::StartPreview | Effect::StopPreview, None) => Progress::Failed(replaced()),
         (Effect::Create | Effect::Update, _) => changed(version, observed),
         // `compute` has handled the other effects.
@@ -70,20 +98,20 @@ fn experiment(effect: Effect, version: i64, at: Option<&Time>, observed: &Observ
     }
 }
 
-fn started(progress: StartProgress) -> Progress {
+fn started(progress: StartProgress, waits_for: WaitsFor) -> Progress {
     match progress {
         StartProgress::Running(message) => {
             let cause = message.map(|message| format!(": {message}")).unwrap_or_default();
-            Progress::Running(format!("every replica of the policy server to load it{cause}"))
+            Progress::Running(format!("{} to load it{cause}", waits_for.as_str()))
         }
         StartProgress::Done => Progress::Done,
         StartProgress::Failed(failure) => Progress::Failed(start_error(&failure)),
     }
 }
 
-fn stopped(progress: StopProgress) -> Progress {
+fn stopped(progress: StopProgress, waits_for: WaitsFor) -> Progress {
     match progress {
-        StopProgress::Running => Progress::Running("every replica of the policy server to stop it".to_owned()),
+        StopProgress::Running => Progress::Running(format!("{} to stop it", waits_for.as_str())),
         StopProgress::Done | StopProgress::Restarted => Progress::Done,
     }
 }
@@ -104,7 +132,7 @@ fn changed(version: i64, observed: &Observed<'_>) -> Progress {
             StartProgress::of(start, observed.status, observed.generation)
         },
     );
-    match (started(progress), problem) {
+    match (started(progress, observed.waits_for), problem) {
         (Progress::Done, _) => Progress::Done,
         _ if !is_current => Progress::Failed(updated()),
         (Progress::Running(_), Some(problem)) => Progress::Failed(problem),

@@ -118,7 +118,10 @@ fn take_spec(mutable: &Value, fields: Fields) -> Result<PolicySpec, Error> {
     let path: Vec<String> = fields.spec.split('.').map(ToOwned::to_owned).collect();
     let spec = mask::get(mutable, &path).cloned();
     let spec = spec.ok_or_else(|| {
-        Error::invalid(fields.spec, "is missing: set the program and the requests that it decides about")
+        Error::invalid(
+            fields.spec,
+            "is missing: set the program and the requests that it decides about, or `configuration`",
+        )
     })?;
     body::typed(fields.spec, spec)
 }

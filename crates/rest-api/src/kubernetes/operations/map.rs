@@ -21,8 +21,14 @@ const KEY: &str = "operation.json";
 /// The maximum size of an operation, in bytes of JSON.
 const MAX_SIZE: usize = 32 * 1024;
 /// The fields that a resource of a large operation does not have, each below a parent.
-const LARGE_FIELDS: [(&str, &str); 5] =
-    [("", "spec"), ("", "samples"), ("", "annotations"), ("/policy", "spec"), ("/policy", "annotations")];
+const LARGE_FIELDS: [(&str, &str); 6] = [
+    ("", "spec"),
+    ("", "samples"),
+    ("", "canaries"),
+    ("", "annotations"),
+    ("/policy", "spec"),
+    ("/policy", "annotations"),
+];
 /// The fields that the resource still has if the operation is too large without those.
 const SMALL_FIELDS: [&str; 7] = ["@type", "name", "uid", "etag", "state", "createTime", "previewMetadata"];
 /// The maximum length of the message in the error of a large operation, in characters.

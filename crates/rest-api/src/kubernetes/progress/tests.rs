@@ -108,7 +108,7 @@ fn each_result_of_a_start_has_an_answer() {
 fn a_start_in_progress_says_what_it_waits_for() {
     let replicas = "every replica of the policy server to load it";
     for (message, wanted) in [(None, replicas.to_owned()), (Some("1 of 2".to_owned()), format!("{replicas}: 1 of 2"))] {
-        assert_eq!(started(StartProgress::Running(message)), Progress::Running(wanted));
+        assert_eq!(started(StartProgress::Running(message), WaitsFor::Replicas), Progress::Running(wanted));
     }
 }
 

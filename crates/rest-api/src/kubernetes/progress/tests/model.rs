@@ -78,8 +78,13 @@ impl Model {
     /// Records each result that is decided. A recorded result stays, as in the stores.
     fn poll(&mut self) {
         for operation in self.operations.iter_mut().filter(|operation| operation.result.is_none()) {
-            let observed =
-                Observed { generation: self.generation, auto_start: false, problem: None, status: &self.status };
+            let observed = Observed {
+                generation: self.generation,
+                auto_start: false,
+                waits_for: WaitsFor::Replicas,
+                problem: None,
+                status: &self.status,
+            };
             operation.result = match experiment(operation.effect, operation.version, Some(&operation.at), &observed) {
                 Progress::Running(_) => None,
                 Progress::Done => Some(OperationResult::Response(Value::Null)),
