@@ -9,6 +9,7 @@ mod receive;
 mod registration;
 mod review;
 mod revision;
+mod subscription;
 mod tenants;
 mod time_limit;
 mod tokens;
@@ -28,6 +29,7 @@ use kube::{Api, Client};
 use proviso_core::PolicyId;
 use proviso_crds::{Admission as AdmissionSection, PolicyServer};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use crate::config::Config;
@@ -38,8 +40,9 @@ use program_check::{ProgramChecks, Subject};
 use review::{Object, Refusal, Review, ReviewedRequest, read};
 use tenants::ServerTenants;
 
-pub(crate) use program_check::run_check_job;
+pub(crate) use program_check::{check_configuration_policy, run_check_job};
 pub(crate) use registration::Registration;
+pub(crate) use subscription::SubscriptionNames;
 pub(crate) use tokens::Tokens;
 pub(crate) use uniqueness::RequestPolicies;
 
@@ -69,6 +72,7 @@ pub(crate) struct Admission {
     checks: Arc<ProgramChecks>,
     usage: Arc<Usage>,
     requests: Arc<RequestPolicies>,
+    subscriptions: Arc<SubscriptionNames>,
 }
 
 /// The parts of the spec of a policy that the operator reads itself.
@@ -80,6 +84,7 @@ struct PolicyParts<'a> {
     timeout_eval_seconds: Option<u32>,
     #[serde(borrow)]
     admission: Option<&'a RawValue>,
+    configuration: Option<IgnoredAny>,
 }
 
 fn default_policy_server() -> String {
@@ -92,10 +97,11 @@ impl Admission {
         config: &Config,
         tokens: Arc<Tokens>,
         usage: Arc<Usage>,
-        requests: Arc<RequestPolicies>,
+        (requests, subscriptions): (Arc<RequestPolicies>, Arc<SubscriptionNames>),
     ) -> Self {
         let checks = Arc::new(ProgramChecks::new());
-        Self { client, namespace: config.namespace.as_str().into(), tokens, checks, usage, requests }
+        let namespace = config.namespace.as_str().into();
+        Self { client, namespace, tokens, checks, usage, requests, subscriptions }
     }
 
     /// Returns the route of the webhook.
@@ -151,7 +157,8 @@ impl Admission {
             "ClusterPolicy" => self.policy_refusal(request, &object, None).await,
             "PolicyExperiment" => self.experiment_refusal(request, &object, Some(namespace)).await,
             "ClusterPolicyExperiment" => self.experiment_refusal(request, &object, None).await,
-            other => Err(format!("{other} is not a kind of policy or experiment").into()),
+            "PolicySubscription" => self.subscription_refusal(request, &object, namespace).await,
+            other => Err(format!("{other} is not a kind of policy, experiment or subscription").into()),
         }
     }
 
@@ -170,15 +177,21 @@ impl Admission {
         self.webhook_refusal((&id, &id), "spec", object.spec(), ServerTenants::system(tenants.as_ref())).await
     }
 
-    /// Returns a warning if the object is admitted but cannot go live yet, because its policy server may be created later, or if
-    /// the policy server shortens its time limit.
+    /// Returns a warning if the object is admitted but cannot go live yet, because its policy server may be created later, if the policy
+    /// server shortens its time limit, or if another subscription has its names.
     async fn warning(&self, request: &ReviewedRequest<'_>) -> Option<String> {
-        if request.kind.kind.ends_with("Experiment") {
+        match request.kind.kind.as_str() {
             // The policy determines the policy server of the preview.
-            return self.experiment_warning(request).await;
+            "PolicyExperiment" | "ClusterPolicyExperiment" => return self.experiment_warning(request).await,
+            "PolicySubscription" => return self.subscription_warning(request).await,
+            _ => {}
         }
         let object = request.object().ok()??;
-        let PolicyParts { policy_server: name, timeout_eval_seconds, .. } = read(object.spec()).ok()?;
+        let PolicyParts { policy_server: name, timeout_eval_seconds, configuration, .. } = read(object.spec()).ok()?;
+        if configuration.is_some() {
+            // No policy server evaluates the policy.
+            return None;
+        }
         let servers = Api::<PolicyServer>::all(self.client.clone());
         match tokio::time::timeout(API_SERVER_TIMEOUT, servers.get_opt(&name)).await {
             Ok(Ok(None)) => {
@@ -242,9 +255,11 @@ mod tests {
         let ca = Pair { certificate: String::new(), key: "key".to_owned() };
         let tokens = Arc::<Tokens>::default();
         tokens.learn(&ca);
-        let (checks, usage, requests) = (Arc::new(ProgramChecks::new()), Arc::default(), Arc::default());
+        let (checks, usage, requests, subscriptions) =
+            (Arc::new(ProgramChecks::new()), Arc::default(), Arc::default(), Arc::default());
         let client = Client::new(unused, "default");
-        let admission = Admission { client, namespace: "a".into(), tokens, checks, usage, requests };
+        let namespace = "a".into();
+        let admission = Admission { client, namespace, tokens, checks, usage, requests, subscriptions };
         let status = async |path: &str, body: Body| {
             let request = axum::http::Request::post(path).body(body).unwrap();
             admission.clone().router().oneshot(request).await.unwrap().status()

@@ -17,20 +17,28 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use kube::Client;
 use proviso_authentication::{AuthenticationError, Tokens};
+use proviso_http::shutdown::Phase;
 use proviso_rest_api::SERVING_TIMEOUT;
 use proviso_rest_api::kubernetes::{Kubernetes, Settings};
 use proviso_rest_api::{Code, Error, Problem};
+use tokio::sync::watch;
 
-use access::Reviews;
+pub(crate) use access::Reviews;
 use actions::Actions;
 use authenticator::Authenticator;
 
 use crate::config::Config;
+use crate::configuration_api::ClusterStore;
 
 pub(crate) use front_proxy::FrontProxies;
 
 /// Returns the routes of both APIs, which need an authenticated caller, and of the health check.
-pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>, tokens: Tokens) -> Router {
+pub(crate) fn router(
+    client: Client,
+    config: &Config,
+    (proxies, tokens): (Arc<FrontProxies>, Tokens),
+    (configuration, phase): (Option<Arc<ClusterStore>>, watch::Receiver<Phase>),
+) -> Router {
     let (namespace, impersonates_callers) = (config.namespace.clone(), config.impersonate_callers);
     let reviews = Reviews::new(client.clone());
     let settings = Settings { namespace: namespace.clone(), impersonates_callers, serving_timeout: SERVING_TIMEOUT };
@@ -43,9 +51,16 @@ pub(crate) fn router(client: Client, config: &Config, proxies: Arc<FrontProxies>
     };
     let as_problem =
         Authentication { authenticator: authenticator.clone(), refuse: |error| Problem::from(error).to_response() };
-    let as_aip = Authentication { authenticator, refuse: proviso_rest_api::refuse };
+    let as_aip = Authentication { authenticator: authenticator.clone(), refuse: proviso_rest_api::refuse };
+    let as_handler = Authentication { authenticator, refuse: proviso_configuration_api::refuse };
     let request_policies = proviso_rest_api::request_policies_router(Arc::clone(&store));
+    let configuration = configuration.map(|store| {
+        let routes = proviso_configuration_api::router(Arc::clone(&store), phase.clone());
+        let routes = routes.layer(from_fn_with_state(as_handler, authenticate));
+        routes.merge(proviso_configuration_api::health_router(store, phase))
+    });
     Router::new()
+        .merge(configuration.unwrap_or_default())
         .merge(actions.router().layer(from_fn_with_state(in_kubernetes, authenticate)))
         .merge(request_policies.layer(from_fn_with_state(as_problem, authenticate)))
         .merge(proviso_rest_api::health_router())

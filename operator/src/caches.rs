@@ -12,7 +12,8 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Resource as _};
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{
-    ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer, TENANT,
+    ClusterPolicy, ClusterPolicyExperiment, Policy, PolicyExperiment, PolicyRevision, PolicyServer, PolicySubscription,
+    TENANT,
 };
 
 use crate::cache::{Cache, Cached, label_values};
@@ -52,6 +53,7 @@ caches! {
     cluster_experiments: MaybeMalformed<ClusterPolicyExperiment>, cluster, all;
     revisions: MaybeMalformed<Revision>, namespace, all;
     servers: MaybeMalformed<PolicyServer>, cluster, all;
+    subscriptions: MaybeMalformed<PolicySubscription>, cluster, all;
     // Their labels: a PolicyServer may select the namespaces that may use it, and a label names the tenant.
     namespaces: PartialObjectMeta<Namespace>, cluster, all;
     // All webhook configurations: the operator finds its own by name, even if the label was removed.

@@ -56,6 +56,16 @@ pub struct Config {
     #[arg(long, env = "PROVISO_IMPERSONATE_CALLERS", default_value_t = false, action = ArgAction::Set, value_name = "BOOL")]
     pub impersonate_callers: bool,
 
+    /// Deliver configuration policies to components, as subscriptions select them. If false, subscriptions have no effect, and the operator
+    /// needs no access to ConfigMaps, Secrets, workloads and pods outside of its namespace
+    #[arg(long, env = "PROVISO_CONFIGURATION", default_value_t = true, action = ArgAction::Set, value_name = "BOOL")]
+    pub configuration: bool,
+
+    /// Interval at which the operator compares the policies of each component with those that it should have, 1s to 24h. Changes are
+    /// delivered at once: this is for changes that the operator has not seen
+    #[arg(long, env = "PROVISO_CATCH_UP_INTERVAL", default_value = "20m", value_name = "DURATION", value_parser = catch_up_interval)]
+    pub catch_up_interval: Duration,
+
     #[command(flatten)]
     pub lifetimes: Lifetimes,
 
@@ -82,6 +92,10 @@ pub struct Config {
 
 fn retire_after(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_secs(5), Duration::from_hours(1))
+}
+
+fn catch_up_interval(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_secs(1), Duration::from_hours(24))
 }
 
 fn shutdown_delay(text: &str) -> Result<Duration, String> {

@@ -12,6 +12,7 @@ use proviso_crds::reasons;
 
 use crate::ca;
 use crate::caches::Caches;
+use crate::configurations::Validations;
 use crate::malformed::Reports;
 use crate::metrics::Metrics;
 use crate::objects::{MANAGER, event_note};
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub reports: Arc<Reports>,
     /// The number and size of the objects of each namespace.
     pub usage: Arc<Usage>,
+    /// The validations of configuration policies.
+    pub validations: Validations,
     /// The time of the last write of the counts of an experiment, by its uid.
     counts_written: Mutex<HashMap<String, Instant>>,
 }
@@ -45,8 +48,18 @@ impl Context {
         metrics: Arc<Metrics>,
         usage: Arc<Usage>,
     ) -> Self {
-        let caches = Arc::default();
-        Self { client, namespace, ca, retire_after, caches, metrics, reports, usage, counts_written: Mutex::default() }
+        Self {
+            client,
+            namespace,
+            ca,
+            retire_after,
+            caches: Arc::default(),
+            metrics,
+            reports,
+            usage,
+            validations: Validations::default(),
+            counts_written: Mutex::default(),
+        }
     }
 
     /// Publishes an Event of a policy or experiment.
@@ -98,6 +111,8 @@ pub(crate) enum Error {
     NoCa,
     #[error("there is no caller token yet in the Secret {0}: the operator creates it with the PolicyServer")]
     NoCallerToken(String),
+    #[error("a configuration policy cannot be validated: {0}")]
+    Validation(String),
 }
 
 impl Error {
@@ -112,6 +127,7 @@ impl Error {
             Self::Key(_) => reasons::KEY_ERROR,
             Self::NoCa => reasons::NO_AUTHORITY,
             Self::NoCallerToken(_) => reasons::NO_CALLER_TOKEN,
+            Self::Validation(_) => reasons::VALIDATION_FAILED,
         }
     }
 

@@ -7,6 +7,7 @@ mod apply;
 mod build;
 mod commit;
 mod conditions;
+mod configuration;
 mod events;
 mod observe;
 mod session;
@@ -29,6 +30,7 @@ use proviso_crds::names::{EXPERIMENT_LABEL, finalizers};
 use crate::ca;
 use crate::cache::{self, Reader};
 use crate::caller_tokens;
+use crate::configurations::{RETRY_VALIDATION, Validation};
 use crate::context::{Context, Error};
 use crate::controller::Controller;
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject as _, experiments_of};
@@ -45,6 +47,7 @@ pub(crate) async fn run<K: ExperimentObject>(name: &'static str, context: Arc<Co
     controller
         .trigger_on(K::cache(caches), siblings(experiments.clone()))
         .trigger_on(&caches.revisions, of_revision(experiments.clone()))
+        .trigger_on(&caches.subscriptions, configuration::of_subscription)
         .trigger_on(K::Policy::cache(caches), of_policy(experiments.clone()))
         .trigger_on(&caches.pods, of_pod(experiments.clone()))
         .trigger_on(&caches.servers, namespaced(experiments.clone()))
@@ -164,7 +167,11 @@ async fn reconcile<K: ExperimentObject>(
         return Ok(Action::await_change());
     }
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
-    let found = observe::ObservedObjects::read(experiment, context).await?;
+    let mut found = observe::ObservedObjects::read(experiment, context).await?;
+    let validated = if is_deleted { Ok(Validation::Unchanged) } else { found.validate(context).await };
+    if !matches!(validated, Ok(Validation::Unchanged | Validation::Busy)) {
+        found = observe::ObservedObjects::read(experiment, context).await?;
+    }
     let now = Instant::now();
     let observed = found.observed(experiment, jiff::Timestamp::now(), timers.elapsed(&uid, now));
     let decision = rollout::decide(&observed);
@@ -184,7 +191,12 @@ async fn reconcile<K: ExperimentObject>(
         requeue_after = requeue_after.into_iter().chain(later).min();
         apply::after_status(known, &found, &decision, context).await?;
     }
-    let default_delay = if is_deleted { RETRY } else { RESYNC };
+    // Last, so that a validation that fails for now delays nothing else.
+    let default_delay = match validated? {
+        Validation::Busy => RETRY_VALIDATION,
+        _ if is_deleted => RETRY,
+        Validation::Unchanged | Validation::Written => RESYNC,
+    };
     Ok(Action::requeue(requeue_after.map_or(default_delay, |after| after.min(default_delay))))
 }
 

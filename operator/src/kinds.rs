@@ -5,7 +5,7 @@ use proviso_core::PolicyId;
 use proviso_core::policy_id::PolicyIdError;
 use proviso_crds::{
     ClusterPolicy, ClusterPolicyExperiment, ExperimentSpec, ExperimentStatus, Policy, PolicyExperiment, PolicyKind,
-    PolicySpec, PolicyStatus,
+    PolicySpec, PolicyStatus, PolicySubscription,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -69,6 +69,17 @@ fn by_uid_and_policy<K: ExperimentObject>(object: &MaybeMalformed<K>) -> Vec<Str
     by_uid(object).into_iter().chain(policy).collect()
 }
 
+/// Returns the cache key of the subscriptions whose `canaryFor` names this experiment of a policy.
+pub(crate) fn canaries_of(policy: &str, experiment: &str) -> String {
+    format!("{policy}/{experiment}")
+}
+
+fn by_uid_and_canaries(object: &MaybeMalformed<PolicySubscription>) -> Vec<String> {
+    let canaries = object.0.iter().flat_map(|known| &known.spec.canary_for);
+    let canaries = canaries.map(|canary| canaries_of(&canary.policy, &canary.experiment));
+    by_uid(object).into_iter().chain(canaries).collect()
+}
+
 macro_rules! kinds {
     ($($kind:ty: $cache:ident, $keys:ident, $all:expr;)*) => {$(
         impl Keyed for $kind {
@@ -100,6 +111,7 @@ kinds! {
     ClusterPolicy: cluster_policies, by_uid_and_fields, |client, _| Api::all(client);
     PolicyExperiment: experiments, by_uid_and_policy, Api::namespaced;
     ClusterPolicyExperiment: cluster_experiments, by_uid_and_policy, |client, _| Api::all(client);
+    PolicySubscription: subscriptions, by_uid_and_canaries, Api::namespaced;
 }
 
 impl PolicyObject for Policy {

@@ -11,9 +11,12 @@ mod caller_tokens;
 mod cascade;
 mod client;
 mod config;
+mod configuration_api;
+mod configurations;
 mod context;
 mod controller;
 mod experiments;
+mod jobs;
 mod kinds;
 mod malformed;
 mod metrics;
@@ -24,8 +27,10 @@ mod orphans;
 mod policies;
 mod policy_servers;
 mod registration;
+mod rendering;
 mod replicas;
 mod revisions;
+mod subscriptions;
 mod tenants;
 mod uniqueness;
 mod usage;
@@ -55,15 +60,17 @@ use crate::admission::Admission;
 use crate::api::FrontProxies;
 use crate::ca::CertificateAuthority;
 use crate::config::{Config, LogFormat};
+use crate::configuration_api::ClusterStore;
 use crate::context::Context;
 use crate::malformed::Reports;
 use crate::metrics::Metrics;
+use crate::rendering::Renderings;
 use crate::usage::Usage;
 
 /// The Lease by which the replicas of the operator elect a leader. Only the leader runs the controllers.
 const LEASE: &str = "proviso-operator";
 /// The memory of all requests in flight, in bytes: two of the largest reviews, or many of the usual size. The chart limits the operator
-/// to 256 MiB.
+/// to 384 MiB, of which five child processes may take 64 MiB each: two checks of `kubectl apply`, a validation, and two for templates.
 const REQUEST_MEMORY: usize = 48 * 1024 * 1024;
 /// The time limit for requests in flight during shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,8 +81,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Errors
 /// If no cluster can be reached, an address cannot be bound, or the log filter is invalid.
 pub fn main() -> anyhow::Result<ExitCode> {
-    // The operator starts this program again to check a policy. Clap does not know that internal command.
-    if let Some(code) = admission::run_check_job(std::env::args_os()) {
+    // The operator starts this program again to check a policy or to render templates. Clap does not know these internal commands.
+    let job = admission::run_check_job(std::env::args_os());
+    if let Some(code) = job.or_else(|| rendering::run_rendering_job(std::env::args_os())) {
         return Ok(code);
     }
     let config = Config::parse();
@@ -98,15 +106,22 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let usage = Arc::new(Usage::new(config.namespace_limits));
     let tokens = Arc::<admission::Tokens>::default();
     let requests = Arc::<admission::RequestPolicies>::default();
-    let admission =
-        Admission::new(client.clone(), &config, Arc::clone(&tokens), Arc::clone(&usage), Arc::clone(&requests));
-    let serving = serve(&client, &config, (&certificate, admission), &metrics, phase.clone()).await?;
+    let subscriptions = Arc::<admission::SubscriptionNames>::default();
+    let names_in_use = (Arc::clone(&requests), Arc::clone(&subscriptions));
+    let admission = Admission::new(client.clone(), &config, Arc::clone(&tokens), Arc::clone(&usage), names_in_use);
+    let renderings = Arc::<Renderings>::default();
+    let store = || ClusterStore::new(client.clone(), &config.namespace, Arc::clone(&renderings));
+    let configuration = config.configuration.then(|| Arc::new(store()));
+    let routed = (admission, configuration.clone());
+    let serving = serve(&client, &config, (&certificate, routed), &metrics, phase.clone()).await?;
     let mut serving = proviso_tasks::spawn("server", serving);
     let election = Election::join(&config.namespace, LEASE, MissingLease::Create, &config.identity).await?;
     tracing::info!(namespace = config.namespace, identity = config.identity, "operator started");
     let names = admission::server_names(&config);
     let renewing_certificate = admission::certificate::maintain(&client, &config, names, &certificate, &tokens);
-    let controllers = Controllers::new(&client, &config, &metrics, Arc::clone(&usage));
+    let commands = client::connect_for_commands(Arc::clone(&metrics)).await?;
+    let delivering = (commands, Arc::clone(&renderings));
+    let controllers = Controllers::new(&client, delivering, &config, &metrics, Arc::clone(&usage));
     let mut leadership = election.leadership();
     let leading = async {
         loop {
@@ -119,6 +134,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
                 () = leadership.lost() => tracing::warn!("no longer leading: the controllers stop"),
             }
             metrics.leader.set(0);
+            metrics.subscriptions.set(0);
         }
     };
     tokio::select! {
@@ -127,6 +143,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         () = renewing_certificate => {}
         () = usage.follow(&client, &config.namespace) => {}
         () = requests.follow(&client) => {}
+        () = configuration_api::follow(configuration.as_deref()) => {}
+        () = subscriptions.follow(&client) => {}
         _ = &mut serving => {}
     }
     election.end().await;
@@ -141,7 +159,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
 async fn serve(
     client: &Client,
     config: &Config,
-    (certificate, admission): (&Arc<Certificate>, Admission),
+    (certificate, (admission, configuration)): (&Arc<Certificate>, (Admission, Option<Arc<ClusterStore>>)),
     metrics: &Arc<Metrics>,
     phase: watch::Receiver<Phase>,
 ) -> anyhow::Result<impl Future<Output = ()> + use<>> {
@@ -165,7 +183,8 @@ async fn serve(
     let tls = Arc::clone(certificate).acceptor_with_client_certificates()?;
     let proxies = Arc::new(FrontProxies::default());
     let tokens = Tokens::new(client.clone());
-    let api = api::router(client.clone(), config, Arc::clone(&proxies), tokens.clone());
+    let callers = (Arc::clone(&proxies), tokens.clone());
+    let api = api::router(client.clone(), config, callers, (configuration, phase.clone()));
     let answers = TowerToHyperService::new(admission.router().merge(api));
     let limits = Limits::within(REQUEST_MEMORY);
     let metrics = (Arc::clone(metrics), Arc::clone(&limits));
@@ -207,12 +226,20 @@ struct Controllers {
     metrics: Arc<Metrics>,
     usage: Arc<Usage>,
     servers: policy_servers::Settings,
+    /// The delivery to components; `None` if `--configuration` is false.
+    subscriptions: Option<subscriptions::Settings>,
     registration: admission::Registration,
     actions: api::registration::Registration,
 }
 
 impl Controllers {
-    fn new(client: &Client, config: &Config, metrics: &Arc<Metrics>, usage: Arc<Usage>) -> Self {
+    fn new(
+        client: &Client,
+        (commands, renderings): (Client, Arc<Renderings>),
+        config: &Config,
+        metrics: &Arc<Metrics>,
+        usage: Arc<Usage>,
+    ) -> Self {
         let (namespace, lifetimes) = (&config.namespace, config.lifetimes);
         let ca = CertificateAuthority::new(client.clone(), namespace.clone(), lifetimes);
         let subscribe = || ca.subscribe();
@@ -227,6 +254,12 @@ impl Controllers {
             namespace: namespace.clone(),
             retire_after: config.retire_after,
             servers: policy_servers::Settings { defaults, lifetimes },
+            subscriptions: config.configuration.then(|| subscriptions::Settings {
+                commands,
+                catch_up_interval: config.catch_up_interval,
+                running: Arc::default(),
+                renderings,
+            }),
             reports,
             metrics: Arc::clone(metrics),
             usage,
@@ -261,9 +294,20 @@ impl Controllers {
             policy_servers::run(Arc::clone(&servers)),
             policy_servers::leader::run(servers),
             orphans::run(Arc::clone(&context)),
+            self.deliver(Arc::clone(&context)),
             // Last, so that the controllers already listen when the first list arrives.
             context.caches.follow(&self.client, &self.namespace),
         );
+    }
+}
+
+impl Controllers {
+    /// Delivers the policies of subscriptions, unless that is switched off. Never returns.
+    async fn deliver(&self, context: Arc<Context>) {
+        match &self.subscriptions {
+            Some(settings) => Box::pin(subscriptions::run(context, settings)).await,
+            None => pending().await,
+        }
     }
 }
 

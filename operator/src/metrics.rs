@@ -1,7 +1,7 @@
 //! The metrics of the operator.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{Method, Request};
 use kube::runtime::controller::Action;
@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use proviso_crds::PolicyPhase;
+use proviso_crds::{PolicyPhase, UpdateResult};
 use proviso_http::Limits;
 use proviso_http::metrics::LimitMetrics;
 
@@ -31,6 +31,10 @@ pub(crate) struct Metrics {
     policies: Family<PolicyLabels, Gauge>,
     /// 1 while this replica leads, else 0.
     pub leader: Gauge,
+    /// The subscriptions whose policies this replica delivers; 0 while it does not lead.
+    pub subscriptions: Gauge,
+    deliveries: Family<DeliveryLabels, Counter>,
+    delivery_durations: Histogram,
     limits: LimitMetrics,
     /// The caches of the controllers that run now.
     caches: Mutex<Weak<Caches>>,
@@ -76,6 +80,11 @@ struct RequestLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeliveryLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PolicyLabels {
     kind: &'static str,
     phase: &'static str,
@@ -91,6 +100,9 @@ impl Metrics {
             requests: Family::default(),
             policies: Family::default(),
             leader: Gauge::default(),
+            subscriptions: Gauge::default(),
+            deliveries: Family::default(),
+            delivery_durations: Histogram::new([0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0]),
             limits: LimitMetrics::default(),
             caches: Mutex::default(),
         };
@@ -102,6 +114,14 @@ impl Metrics {
         registry.register("api_requests", "Requests to the API server by verb and resource", metrics.requests.clone());
         registry.register("policies", "Policies by kind and phase; none while not leading", metrics.policies.clone());
         registry.register("leader", "1 while this replica leads", metrics.leader.clone());
+        let subscriptions = metrics.subscriptions.clone();
+        registry.register("subscriptions", "Subscriptions whose policies this replica delivers", subscriptions);
+        registry.register("deliveries", "Updates of components by result", metrics.deliveries.clone());
+        registry.register(
+            "delivery_seconds",
+            "Time that updates of components took",
+            metrics.delivery_durations.clone(),
+        );
         metrics.limits.register(registry);
         metrics
     }
@@ -121,6 +141,17 @@ impl Metrics {
     /// Counts the policies of these caches from now on, until the caches are dropped.
     pub fn follow(&self, caches: &Arc<Caches>) {
         *self.caches.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(caches);
+    }
+
+    /// Counts an update of a component, which took this time.
+    pub fn delivered(&self, result: UpdateResult, duration: Duration) {
+        let result = match result {
+            UpdateResult::Acknowledged => "acknowledged",
+            UpdateResult::Rejected => "rejected",
+            UpdateResult::Failed => "failed",
+        };
+        self.deliveries.get_or_create(&DeliveryLabels { result }).inc();
+        self.delivery_durations.observe(duration.as_secs_f64());
     }
 
     /// Counts a request to the API server.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
@@ -116,7 +117,12 @@ impl MockApi {
         stored.calls.push(format!("{call}{about}"));
         if let Some(index) = stored.refusals.iter().position(|(refused, _)| *refused == call) {
             let (_, code) = stored.refusals.remove(index);
-            let status = json!({"status": "Failure", "code": code, "reason": "Refused", "message": "by a test"});
+            let reason = match code {
+                404 => "NotFound",
+                409 => "Conflict",
+                _ => "Refused",
+            };
+            let status = json!({"status": "Failure", "code": code, "reason": reason, "message": "by a test"});
             return respond(StatusCode::from_u16(code).unwrap(), &status);
         }
         let path = path.trim_end_matches("/status");
@@ -137,7 +143,9 @@ impl MockApi {
                 respond(StatusCode::CREATED, &object)
             }
             _ => {
-                if let Some(manager) = manager.filter(|_| parts.uri.path().ends_with("/status")) {
+                let content_type = parts.headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
+                let is_apply = content_type.is_some_and(|it| it.starts_with("application/apply-patch"));
+                if let Some(manager) = manager.filter(|_| is_apply && parts.uri.path().ends_with("/status")) {
                     stored.prune(path, manager, &object);
                 }
                 stored.write(path, &mut object);

@@ -6,6 +6,7 @@ mod build;
 mod observe;
 mod rollback;
 mod status;
+mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use proviso_crds::{PolicyServer, RevisionRole};
 use crate::ca;
 use crate::cache::{self, Reader};
 use crate::caller_tokens;
+use crate::configurations::{self, RETRY_VALIDATION, Validation};
 use crate::context::{Context, Error};
 use crate::controller::Controller;
 use crate::kinds::{self, ExperimentObject as _, Kind as _, PolicyObject};
@@ -88,7 +90,7 @@ fn of_pod<K: PolicyObject>(policies: Reader<MaybeMalformed<K>>) -> impl Fn(&Pod)
     move |pod| {
         let server = pod.labels().get(SERVER_LABEL).cloned().unwrap_or_default();
         let of_server =
-            |policy: &MaybeMalformed<K>| policy.0.as_ref().is_ok_and(|it| it.spec().policy_server == server);
+            |policy: &MaybeMalformed<K>| policy.0.as_ref().is_ok_and(|it| it.spec().is_evaluated_by(&server));
         policies.store().state_filter(of_server).iter().map(|policy| ObjectRef::from_obj(&**policy)).collect()
     }
 }
@@ -100,7 +102,7 @@ fn of_server<K: PolicyObject>(
     move |server| {
         let name = server.name_any();
         let is_served = |policy: &MaybeMalformed<K>| {
-            policy.namespace().is_some() && policy.0.as_ref().is_ok_and(|it| it.spec().policy_server == name)
+            policy.namespace().is_some() && policy.0.as_ref().is_ok_and(|it| it.spec().is_evaluated_by(&name))
         };
         policies.store().state_filter(is_served).iter().map(|policy| ObjectRef::from_obj(&**policy)).collect()
     }
@@ -152,7 +154,14 @@ async fn reconcile<K: PolicyObject>(
             return Ok(Action::await_change());
         }
     }
-    let found = observe::ObservedObjects::read(policy, context).await?;
+    let mut found = observe::ObservedObjects::read(policy, context).await?;
+    let validated = match found.newest(policy).filter(|_| !is_deleted) {
+        Some(revision) => configurations::validate(revision, context).await,
+        None => Ok(Validation::Unchanged),
+    };
+    if !matches!(validated, Ok(Validation::Unchanged | Validation::Busy)) {
+        found = observe::ObservedObjects::read(policy, context).await?;
+    }
     let losses = uniqueness.losses(policy);
     let not_unique = InUse::to_failure(&losses, SECTION);
     let observed = found.observed(policy, not_unique, jiff::Timestamp::now(), context);
@@ -177,10 +186,15 @@ async fn reconcile<K: PolicyObject>(
     {
         status::write(known, &found, &observed, &decision, context).await?;
     }
-    // Last, so that a rollback that fails for now delays nothing else.
+    // Last, so that a rollback or a validation that fails for now delays nothing else.
     rollback?;
+    let validated = validated?;
     // A namespace that is full has room after a deletion of any of its objects.
-    let resync = if matches!(decision.progress, Progress::Refused(_)) { RETRY_REFUSED } else { RESYNC };
+    let resync = match (validated, &decision.progress) {
+        (Validation::Busy, _) => RETRY_VALIDATION,
+        (_, Progress::Refused(_)) => RETRY_REFUSED,
+        _ => RESYNC,
+    };
     Ok(Action::requeue(decision.requeue_after.unwrap_or(resync).min(resync)))
 }
 

@@ -2,15 +2,18 @@
 //! take most of the operator's memory, and no controller reads them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use proviso_crds::names::{EXPERIMENT_LABEL, POLICY_LABEL};
 use proviso_crds::uniqueness::UniqueFields;
 use proviso_crds::{
-    Admission, ConditionType, Conditions as _, PolicyRevision, PolicyRevisionSpec, PolicyRevisionStatus,
-    RevisedExperiment, RevisedPolicy, RevisionRole,
+    Admission, ConditionStatus, ConditionType, Conditions as _, Configuration, EnforcementPoint, PolicyRevision,
+    PolicyRevisionSpec, PolicyRevisionStatus, RevisedExperiment, RevisedPolicy, RevisionRole,
 };
+
+use serde_json::{Map, Value};
 
 use crate::cache::label_values;
 use crate::malformed::{Keyed, MaybeMalformed};
@@ -29,13 +32,22 @@ pub(crate) struct Revision {
     pub role: RevisionRole,
     pub experiment_ref: Option<RevisedExperiment>,
     pub enabled: bool,
-    /// `spec.data.admission`: the requests that the webhook of this revision covers. `None` for a request policy.
+    /// `spec.data.admission`: the requests that the webhook of this revision covers. `None` for another enforcement point.
     pub admission: Option<Admission>,
-    /// True for a request policy, which has no webhook: callers send the requests to the policy server.
-    pub is_request: bool,
+    /// The enforcement point; `None` if the spec is not valid.
+    pub point: Option<EnforcementPoint>,
     /// The display name and the priority of a request policy; `None` if its level is not valid.
     pub unique: Option<UniqueFields>,
+    /// The section `configuration` and the settings of a configuration policy, until the revision is retired. `None` for other policies.
+    pub configuration: Option<Arc<RevisedConfiguration>>,
     pub status: PolicyRevisionStatus,
+}
+
+/// The content of a configuration policy, or the template that computes it, in one generation.
+#[derive(Debug, PartialEq)]
+pub(crate) struct RevisedConfiguration {
+    pub configuration: Configuration,
+    pub settings: Map<String, Value>,
 }
 
 impl From<PolicyRevision> for Revision {
@@ -44,8 +56,14 @@ impl From<PolicyRevision> for Revision {
         let unique = data.request.as_ref().and_then(|request| {
             UniqueFields::new(request, "spec.data.request", policy_ref.namespace.as_deref(), &policy_ref.name).ok()
         });
-        let (admission, is_request) = (data.admission, data.request.is_some());
+        let (point, admission) = (data.enforcement_point(), data.admission);
         let status = status.unwrap_or_default();
+        // A retired generation never becomes live again, because only the newest one does, and its content may be large.
+        let live = status.conditions.condition(ConditionType::Live);
+        let is_retired = live.is_some_and(|live| live.status == ConditionStatus::False.as_str());
+        let settings = data.settings;
+        let revised = |configuration| Arc::new(RevisedConfiguration { configuration, settings });
+        let configuration = data.configuration.filter(|_| !is_retired).map(revised);
         Self {
             metadata,
             policy_server,
@@ -54,14 +72,25 @@ impl From<PolicyRevision> for Revision {
             experiment_ref,
             enabled,
             admission,
-            is_request,
+            point,
             unique,
+            configuration,
             status,
         }
     }
 }
 
 impl Revision {
+    /// Returns whether the revision belongs to an experiment.
+    pub fn is_candidate(&self) -> bool {
+        self.role == RevisionRole::Candidate
+    }
+
+    /// Returns whether the revision configures components.
+    pub fn is_configuration(&self) -> bool {
+        self.point == Some(EnforcementPoint::Configuration)
+    }
+
     /// Returns whether the operator has marked this revision as live.
     pub fn is_marked_live(&self) -> bool {
         self.status.conditions.is_true(ConditionType::Live)

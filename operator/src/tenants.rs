@@ -32,7 +32,7 @@ impl SystemRequests {
 }
 
 /// Returns the reason why no new generation of this spec may be scheduled on a policy server, or previewed there; `None` for a
-/// cluster-scoped object. `at` is the path of the spec in `object`.
+/// cluster-scoped object, and for a configuration policy, which uses no policy server. `at` is the path of the spec in `object`.
 pub(crate) fn refusal(
     object: &impl Resource,
     at: &str,
@@ -40,7 +40,7 @@ pub(crate) fn refusal(
     spec: &PolicySpec,
     context: &Context,
 ) -> Option<Failure> {
-    let namespace = object.namespace()?;
+    let namespace = object.namespace().filter(|_| spec.configuration.is_none())?;
     let missing = || {
         let message = format!("there is no PolicyServer {server} that the operator can read");
         Some(Failure::new(reasons::POLICY_SERVER_NOT_FOUND, message))

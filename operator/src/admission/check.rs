@@ -5,7 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use proviso_core::PolicyId;
 use proviso_core::confinement::{self, ExcludedName};
 use proviso_crds::validation::{self, FieldError};
-use proviso_crds::{ExperimentSpec, GROUP, PolicySpec, Program, ServiceRequests};
+use proviso_crds::{ExperimentSpec, GROUP, PolicySpec, Program, ServiceRequests, check_audience};
+use proviso_programs::templates::check_configuration;
 
 /// The label with the name of a namespace, which the API server sets on every namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -49,9 +50,14 @@ fn check(
         );
         errors.push(field_error(format!("{at}.admission.namespaceSelector"), message));
     }
+    let configuration = spec.configuration.as_ref();
+    errors.extend(configuration.and_then(|configuration| check_audience(at, namespace, configuration)));
     if errors.is_empty() {
         // Only a well-formed spec is compiled.
         errors = proviso_programs::check(at, spec);
+        if let (Some(configuration), Ok(policy)) = (&spec.configuration, PolicyId::new(namespace, name)) {
+            errors.extend(check_configuration(at, &policy, configuration, &spec.settings));
+        }
     }
     errors
 }
@@ -72,7 +78,7 @@ fn reject_file_modules(at: &str, program: &Program, errors: &mut Vec<FieldError>
                 reject_file_modules(&format!("{at}.group.members.{name}.program"), &member.program, errors);
             }
         }
-        Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
+        Program::None | Program::Wasm(_) | Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
     }
 }
 

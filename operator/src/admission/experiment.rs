@@ -25,17 +25,18 @@ struct ExperimentParts<'a> {
     policy: &'a RawValue,
 }
 
-/// The sections of a spec that say which requests the policy decides about.
+/// The sections of a spec that name its enforcement point.
 #[derive(Deserialize)]
 struct Sections {
     admission: Option<IgnoredAny>,
     request: Option<IgnoredAny>,
+    configuration: Option<IgnoredAny>,
 }
 
 impl Sections {
-    /// Returns the enforcement point; `None` if the spec has both sections or none.
+    /// Returns the enforcement point; `None` if the spec has several of the sections or none.
     fn point(&self) -> Option<EnforcementPoint> {
-        EnforcementPoint::of_sections(self.admission.is_some(), self.request.is_some())
+        EnforcementPoint::of_sections(self.admission.is_some(), self.request.is_some(), self.configuration.is_some())
     }
 }
 

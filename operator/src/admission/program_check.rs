@@ -5,29 +5,28 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use proviso_core::PolicyId;
 use proviso_crds::validation::FieldError;
 use proviso_crds::{ExperimentSpec, PolicySpec, Tenants};
-use proviso_sandbox::{Defence, Failure, Job, JobError, Limits, run_job};
-use serde::de::DeserializeOwned;
+use proviso_sandbox::{Defence, Failure, Job, JobError, run_job};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::check;
 use super::review::Refusal;
 use super::tenants::ServerTenants;
+use crate::jobs::{self, CHECK_LIMITS};
 
 /// The internal command of the operator: see [`run_check_job`].
 const COMMAND: &str = "check-spec";
-/// The limits of one check. Its memory is a part of the operator's container. The API server waits for 10 s.
-const LIMITS: Limits = Limits { memory_mib: 64, time: Duration::from_secs(5), output: 256 * 1024 };
 /// The number of checks at the same time, and of requests that wait for one.
 const MAX_CHECKS: usize = 2;
 const MAX_WAITING: usize = 16;
 /// The time for which a request waits for the checks of others.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The exit code of a check that could not be carried out.
-const UNREADABLE: u8 = 10;
 
 /// The kind of object whose spec is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +36,27 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    /// Returns the path of the programs of the object, for errors.
-    fn program(self) -> &'static str {
+    /// Returns the path of the programs of the object, or of its template and schema, for errors.
+    fn compiled_field(self, spec: &RawValue) -> &'static str {
+        #[derive(Default, Deserialize)]
+        struct Head {
+            configuration: Option<IgnoredAny>,
+            #[serde(default)]
+            policy: Box<Option<Head>>,
+        }
+        let head: Head = serde_json::from_str(spec.get()).unwrap_or_default();
+        match (self, head.policy.as_ref()) {
+            (Self::Policy, _) if head.configuration.is_some() => "spec.configuration",
+            (Self::Policy, _) => "spec.program",
+            (Self::Experiment, Some(Head { configuration: Some(_), .. })) => "spec.policy.configuration",
+            (Self::Experiment, _) => "spec.policy.program",
+        }
+    }
+
+    fn as_str(self) -> &'static str {
         match self {
-            Self::Policy => "spec.program",
-            Self::Experiment => "spec.policy.program",
+            Self::Policy => "policy",
+            Self::Experiment => "experiment",
         }
     }
 }
@@ -61,16 +76,32 @@ struct Input<T, S> {
     spec: S,
 }
 
-/// The error of a spec, as the child process writes it.
-#[derive(Deserialize, Serialize)]
-struct Error {
-    field: String,
-    message: String,
-}
-
 impl ProgramChecks {
     pub fn new() -> Self {
         Self { running: Semaphore::new(MAX_CHECKS), admitted: Semaphore::new(MAX_CHECKS + MAX_WAITING) }
+    }
+
+    /// Waits for the checks of others. The result is held during the check.
+    async fn admit(&self) -> Result<[SemaphorePermit<'_>; 2], Refusal> {
+        let busy = || Refusal::busy("the operator checks many other policies now: try again in a moment");
+        let admitted = self.admitted.try_acquire().map_err(|_| busy())?;
+        match tokio::time::timeout(QUEUE_TIMEOUT, self.running.acquire()).await {
+            Ok(Ok(running)) => Ok([admitted, running]),
+            _ => Err(busy()),
+        }
+    }
+
+    /// Runs a check that needs no child process, on a thread that may block.
+    ///
+    /// # Errors
+    /// Returns a refusal if the operator has too many checks.
+    pub async fn run_blocking<T: Send + 'static>(
+        &self,
+        check: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let _permits = self.admit().await?;
+        let checked = tokio::task::spawn_blocking(check).await;
+        checked.map_err(|error| Refusal::busy(format!("the check has no result: {error}")))
     }
 
     /// Checks a spec. `tenants` are the limits of its policy server for Policies.
@@ -84,53 +115,47 @@ impl ProgramChecks {
         name: &str,
         (tenants, spec): (Option<&ServerTenants>, &RawValue),
     ) -> Result<(), Refusal> {
-        let busy = || Refusal::busy("the operator checks many other policies now: try again in a moment");
-        let _admitted = self.admitted.try_acquire().map_err(|_| busy())?;
-        let Ok(Ok(_running)) = tokio::time::timeout(QUEUE_TIMEOUT, self.running.acquire()).await else {
-            return Err(busy());
-        };
-        let arguments = vec![
-            if subject == Subject::Policy { "policy" } else { "experiment" }.to_owned(),
-            name.to_owned(),
-            namespace.unwrap_or_default().to_owned(),
-        ];
-        let job = Job { command: COMMAND, arguments, limits: LIMITS };
+        let _permits = self.admit().await?;
+        let job = job(subject, namespace, name);
+        let at = subject.compiled_field(spec);
         let input = Input { tenants: tenants.map(|found| &found.tenants), spec };
         let input = serde_json::to_vec(&input).map_err(|error| Refusal::from(error.to_string()))?;
-        let output = job.run(&input).await.map_err(|error| refusal(subject, error))?;
-        let errors: Vec<Error> = serde_json::from_slice(&output)
-            .map_err(|error| Refusal::from(format!("{}: its check has no result: {error}", subject.program())))?;
-        if errors.is_empty() {
-            return Ok(());
-        }
-        let errors = errors.into_iter().map(|Error { field, message }| FieldError { field, message }.to_string());
-        Err(Refusal::from(errors.collect::<Vec<_>>().join("; ")))
+        let output = job.run(&input).await.map_err(|error| refusal(at, error))?;
+        let errors: Vec<FieldError> = serde_json::from_slice(&output)
+            .map_err(|error| Refusal::from(format!("{at}: its check has no result: {error}")))?;
+        if errors.is_empty() { Ok(()) } else { Err(Refusal::from(jobs::to_text(&errors))) }
     }
 }
 
-fn refusal(subject: Subject, error: JobError) -> Refusal {
-    let at = subject.program();
-    match error {
-        JobError::Failed(Failure { message, .. }) => Refusal::from(message),
-        JobError::Timeout(limit) => {
-            Refusal::from(format!("{at}: compiling it took longer than {} s: make it smaller", limit.as_secs()))
-        }
-        JobError::Memory(mib) => {
-            Refusal::from(format!("{at}: compiling it takes more than {mib} MiB of memory: make it smaller"))
-        }
-        JobError::Output(_) => Refusal::from(format!("{at}: it has too many errors")),
-        JobError::Killed | JobError::Stopped(_) => Refusal::busy(format!("{at}: the compiler stopped: {error}")),
+fn job(subject: Subject, namespace: Option<&str>, name: &str) -> Job {
+    let arguments = [subject.as_str(), name, namespace.unwrap_or_default()].map(ToOwned::to_owned).to_vec();
+    Job { command: COMMAND, arguments, limits: CHECK_LIMITS }
+}
+
+/// Checks the spec of a configuration policy as at `kubectl apply`, in a child process. The caller limits the number of checks at the same
+/// time. Returns the errors of the spec.
+///
+/// # Errors
+/// Returns an error if the spec exceeds the limits of a check, or if the check has no result.
+pub(crate) async fn check_configuration_policy(policy: &PolicyId, spec: &Value) -> Result<Vec<FieldError>, JobError> {
+    let stopped = |error: serde_json::Error| JobError::Stopped(error.to_string());
+    let input = serde_json::to_vec(&Input::<(), _> { tenants: None, spec }).map_err(stopped)?;
+    let output = job(Subject::Policy, policy.namespace(), policy.name()).run(&input).await?;
+    serde_json::from_slice(&output).map_err(stopped)
+}
+
+/// Returns the refusal of a check that has no result. `at` is the field with the programs.
+fn refusal(at: &str, error: JobError) -> Refusal {
+    match (jobs::limit_message("compiling", &error), error) {
+        (Some(message), _) => Refusal::from(format!("{at}: {message}")),
+        (None, JobError::Failed(Failure { message, .. })) => Refusal::from(message),
+        (None, error) => Refusal::busy(format!("{at}: the compiler stopped: {error}")),
     }
 }
 
 /// Runs a check in this process, if the arguments of the program say so: see [`run_job`].
 pub(crate) fn run_check_job(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    run_job(arguments, COMMAND, &Defence::ALL, |arguments, input| {
-        let errors = errors(arguments, &input).map_err(|message| Failure { code: UNREADABLE, message })?;
-        let errors = errors.into_iter().map(|FieldError { field, message }| Error { field, message });
-        serde_json::to_vec(&errors.collect::<Vec<_>>())
-            .map_err(|error| Failure { code: UNREADABLE, message: error.to_string() })
-    })
+    run_job(arguments, COMMAND, &Defence::ALL, |arguments, input| jobs::write(errors(arguments, &input)))
 }
 
 fn errors(arguments: &[String], input: &[u8]) -> Result<Vec<FieldError>, String> {
@@ -144,17 +169,12 @@ fn errors(arguments: &[String], input: &[u8]) -> Result<Vec<FieldError>, String>
         tenants.map(|tenants| tenants.check(at, &spec.policy_server, spec)).unwrap_or_default()
     };
     if subject == "policy" {
-        let Input::<Tenants, PolicySpec> { tenants, spec } = read(input)?;
+        let Input::<Tenants, PolicySpec> { tenants, spec } = jobs::read(input)?;
         return Ok(unless_refused(refused(tenants, "spec", &spec), &|| check::policy(namespace, name, &spec)));
     }
-    let Input::<Tenants, ExperimentSpec> { tenants, spec } = read(input)?;
+    let Input::<Tenants, ExperimentSpec> { tenants, spec } = jobs::read(input)?;
     let refused = refused(tenants, "spec.policy", &spec.policy);
     Ok(unless_refused(refused, &|| check::experiment(namespace, name, &spec)))
-}
-
-fn read<T: DeserializeOwned>(input: &[u8]) -> Result<T, String> {
-    let deserializer = &mut serde_json::Deserializer::from_slice(input);
-    serde_path_to_error::deserialize(deserializer).map_err(|error| format!("{}: {}", error.path(), error.inner()))
 }
 
 #[cfg(test)]
@@ -175,6 +195,26 @@ mod tests {
     }
 
     #[test]
+    fn the_template_of_a_configuration_policy_is_checked() {
+        let arguments = ["policy", "a", "team"].map(ToOwned::to_owned);
+        let template = r#"{"configuration": {"configName": "memory", "template": {"cel": "{'a': object.b}"}}}"#;
+        let found = errors(&arguments, format!(r#"{{"tenants": null, "spec": {template}}}"#).as_bytes()).unwrap();
+        assert_eq!(
+            found.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(),
+            ["spec.configuration.template.cel"]
+        );
+        for (subject, spec, field) in [
+            (Subject::Policy, template.to_owned(), "spec.configuration"),
+            (Subject::Policy, r#"{"program": {}}"#.to_owned(), "spec.program"),
+            (Subject::Experiment, format!(r#"{{"policy": {template}}}"#), "spec.policy.configuration"),
+            (Subject::Experiment, r#"{"policy": {}}"#.to_owned(), "spec.policy.program"),
+        ] {
+            let spec = RawValue::from_string(spec).unwrap();
+            assert_eq!(subject.compiled_field(&spec), field, "{spec}");
+        }
+    }
+
+    #[test]
     fn a_limit_is_named_in_the_refusal() {
         let texts = [
             (JobError::Memory(64), None, "spec.program: compiling it takes more than 64 MiB of memory"),
@@ -182,7 +222,7 @@ mod tests {
             (JobError::Killed, Some(503), "spec.program: the compiler stopped"),
         ];
         for (error, code, words) in texts {
-            let found = refusal(Subject::Policy, error);
+            let found = refusal("spec.program", error);
             assert!(found.code == code && found.message.starts_with(words), "{}", found.message);
         }
     }

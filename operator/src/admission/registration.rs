@@ -69,6 +69,17 @@ fn configuration(namespace: &str, service: &str, ca: &CurrentCa) -> Value {
                 "clientConfig": client_config,
             },
             {
+                "name": "subscriptions.proviso.dev",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                // Without the check of the author's permissions, the operator would run commands for anybody.
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "timeoutSeconds": 10,
+                "rules": rules(&["CREATE", "UPDATE"], &["policysubscriptions"]),
+                "clientConfig": client_config,
+            },
+            {
                 "name": "revisions.proviso.dev",
                 "admissionReviewVersions": ["v1"],
                 "sideEffects": "None",

@@ -4,6 +4,7 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use k8s_openapi::api::authentication::v1::UserInfo;
 use kube::core::admission::Operation;
 use proviso_crds::validation::FieldError;
 use serde::Deserialize;
@@ -27,6 +28,9 @@ pub(super) struct ReviewedRequest<'a> {
     pub name: String,
     pub namespace: Option<String>,
     pub operation: Operation,
+    /// The user who sends the request to the API server.
+    #[serde(default)]
+    pub user_info: UserInfo,
     #[serde(borrow)]
     object: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -96,6 +100,11 @@ impl Refusal {
     pub fn busy(message: impl Into<String>) -> Self {
         let code = Some(StatusCode::SERVICE_UNAVAILABLE.as_u16());
         Self { code, message: message.into(), duplicates: Vec::new() }
+    }
+
+    /// A refusal of a user without a permission.
+    pub fn forbidden(message: String) -> Self {
+        Self { code: Some(StatusCode::FORBIDDEN.as_u16()), message, duplicates: Vec::new() }
     }
 
     /// A refusal of values that must be unique. Clients recognise it by its causes, as other validation errors of Kubernetes.

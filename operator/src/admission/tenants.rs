@@ -29,8 +29,8 @@ impl ServerTenants {
 
 impl Admission {
     /// Reads the limits for the spec of a policy: those of its policy server for the Policies of a namespace. Returns `None` for a
-    /// cluster-scoped policy, and if the policy server does not exist or cannot be read now: the controllers check each generation
-    /// again before they schedule it. `at` is the path of the spec in its object.
+    /// cluster-scoped policy or one that configures components, and if the policy server does not exist or cannot be read now: the
+    /// controllers check each generation again before they schedule it. `at` is the path of the spec in its object.
     ///
     /// # Errors
     /// Returns the refusal if the policy server does not allow the namespace, or the spec cannot be read.
@@ -41,7 +41,11 @@ impl Admission {
         spec: &RawValue,
     ) -> Result<Option<ServerTenants>, Refusal> {
         let Some(namespace) = namespace else { return Ok(None) };
-        let PolicyParts { policy_server, .. } = read(spec).map_err(|error| format!("{at}: {error}"))?;
+        let parts = read(spec).map_err(|error| format!("{at}: {error}"))?;
+        let PolicyParts { policy_server, configuration, .. } = parts;
+        if configuration.is_some() {
+            return Ok(None);
+        }
         let found = match tokio::time::timeout(API_SERVER_TIMEOUT, self.read_server(&policy_server, namespace)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {

@@ -20,9 +20,26 @@ impl Reviews {
 impl Reviews {
     /// Returns the reason why the caller is not allowed the access; `None` if it is allowed.
     async fn refusal(&self, caller: Option<&Caller>, access: &Access) -> Result<Option<String>, Error> {
-        let caller = caller
-            .ok_or_else(|| Error::new(Code::Unauthenticated, "UNKNOWN_CALLER", "the caller is not authenticated"))?;
-        let review = SubjectAccessReview { spec: review_spec(caller, access), ..SubjectAccessReview::default() };
+        let caller = known(caller)?;
+        let denial = self.denial(caller, resource_attributes(access)).await?;
+        Ok(denial.map(|reason| refusal(&caller.user, access, &reason)))
+    }
+
+    /// Returns true if the caller has this permission.
+    ///
+    /// # Errors
+    /// Fails if the permissions of the caller cannot be determined.
+    pub(crate) async fn has_permission(
+        &self,
+        caller: Option<&Caller>,
+        permission: ResourceAttributes,
+    ) -> Result<bool, Error> {
+        Ok(self.denial(known(caller)?, permission).await?.is_none())
+    }
+
+    /// Returns the reason of the API server why the caller does not have the permission; `None` if it has.
+    async fn denial(&self, caller: &Caller, permission: ResourceAttributes) -> Result<Option<String>, Error> {
+        let review = SubjectAccessReview { spec: review_spec(caller, permission), ..SubjectAccessReview::default() };
         let status = match self.0.create(&PostParams::default(), &review).await {
             Ok(answered) => answered.status.unwrap_or_default(),
             Err(error) => {
@@ -31,7 +48,7 @@ impl Reviews {
             }
         };
         let is_allowed = status.allowed && status.denied != Some(true);
-        Ok((!is_allowed).then(|| refusal(&caller.user, access, &status.reason.unwrap_or_default())))
+        Ok((!is_allowed).then(|| status.reason.unwrap_or_default()))
     }
 }
 
@@ -54,8 +71,12 @@ fn group(access: &Access) -> &'static str {
     if access.subresource.is_some() { actions::GROUP } else { proviso_crds::GROUP }
 }
 
-fn review_spec(caller: &Caller, access: &Access) -> SubjectAccessReviewSpec {
-    let attributes = ResourceAttributes {
+fn known(caller: Option<&Caller>) -> Result<&Caller, Error> {
+    caller.ok_or_else(|| Error::new(Code::Unauthenticated, "UNKNOWN_CALLER", "the caller is not authenticated"))
+}
+
+fn resource_attributes(access: &Access) -> ResourceAttributes {
+    ResourceAttributes {
         verb: Some(access.verb.to_owned()),
         group: Some(group(access).to_owned()),
         resource: Some(access.resource.to_owned()),
@@ -63,7 +84,10 @@ fn review_spec(caller: &Caller, access: &Access) -> SubjectAccessReviewSpec {
         namespace: access.namespace.clone(),
         name: access.name.clone(),
         ..ResourceAttributes::default()
-    };
+    }
+}
+
+fn review_spec(caller: &Caller, attributes: ResourceAttributes) -> SubjectAccessReviewSpec {
     SubjectAccessReviewSpec {
         user: Some(caller.user.clone()),
         uid: Some(caller.uid.clone()).filter(|uid| !uid.is_empty()),

@@ -2,7 +2,7 @@
 
 use kube::ResourceExt as _;
 use proviso_core::experiment::rollout::DesiredCandidate;
-use proviso_crds::names::{EXPERIMENT_LABEL, PREVIEW_START, SERVER_LABEL};
+use proviso_crds::names::{CONFIGURATION, EXPERIMENT_LABEL, POINT_LABEL, PREVIEW_START, SERVER_LABEL};
 use proviso_crds::{
     PolicyRevision, PolicyRevisionSpec, PreviewSettings, RevisedExperiment, RevisedPolicy, RevisionRole,
 };
@@ -45,7 +45,11 @@ pub(super) fn candidate<K: ExperimentObject>(
         },
     );
     revision.metadata.namespace = Some(namespace.to_owned());
-    revision.labels_mut().insert(SERVER_LABEL.to_owned(), session.policy.server.clone());
+    // Policy servers watch the revisions with their label.
+    let is_configuration = spec.policy.configuration.is_some();
+    let (label, value) =
+        if is_configuration { (POINT_LABEL, CONFIGURATION) } else { (SERVER_LABEL, session.policy.server.as_str()) };
+    revision.labels_mut().insert(label.to_owned(), value.to_owned());
     revision.labels_mut().insert(EXPERIMENT_LABEL.to_owned(), uid);
     if !session.start.is_empty() {
         revision.annotations_mut().insert(PREVIEW_START.to_owned(), session.start.clone());

@@ -5,7 +5,9 @@ use proviso_core::experiment::MAX_EXPERIMENTS;
 use proviso_core::experiment::rollout::{Acceptance, Decision, Initialization, Progress};
 use proviso_crds::{ConditionState, ConditionType, PreviewMetadata, reasons};
 
+use super::configuration;
 use super::observe::{self, ObservedObjects};
+use crate::configurations::VALID;
 use crate::context::Error;
 use crate::kinds::{self, ExperimentObject};
 use crate::replicas::causes;
@@ -25,10 +27,17 @@ pub(super) fn states<K: ExperimentObject>(
     let generation = experiment.meta().generation.ok_or(Error::Incomplete("generation"))?;
     let preview = observe::preview(experiment);
     let accepted = accepted(decision.acceptance, &policy, found);
-    let previewing = previewing(decision, &accepted, preview.as_ref(), generation, found.live.is_some());
+    let is_configuration = experiment.spec().policy.configuration.is_some();
+    let previewing = if is_configuration {
+        configuration::previewing(decision, &accepted, preview.as_ref(), generation, !found.canaries.is_empty())
+    } else {
+        previewing(decision, &accepted, preview.as_ref(), generation, found.live.is_some())
+    };
     let initialized = match &decision.initialization {
         Initialization::NotNeeded => ConditionState::unknown(previewing.reason.clone(), previewing.message.clone()),
+        Initialization::Running if is_configuration => configuration::validating(&found.candidates),
         Initialization::Running => ConditionState::unknown(reasons::PREPARING, "the policy server prepares it"),
+        Initialization::Prepared if is_configuration => ConditionState::yes(reasons::VALIDATED, VALID),
         Initialization::Prepared => {
             ConditionState::yes(reasons::PREPARED, "its program was compiled and accepted its settings")
         }
@@ -93,7 +102,7 @@ fn previewing(
 }
 
 /// Returns the message about a suspended preview.
-fn suspended_message(preview: Option<&PreviewMetadata>, generation: i64) -> String {
+pub(super) fn suspended_message(preview: Option<&PreviewMetadata>, generation: i64) -> String {
     let of_generation = preview.filter(|preview| preview.generation == generation);
     match of_generation.map(|preview| &preview.stop_cause) {
         Some(Some(cause)) => format!("generation {generation} is suspended: {}: {}", cause.reason, cause.message),

@@ -14,12 +14,14 @@ use proviso_core::{Failure, Reason, rollout};
 use proviso_crds::conditions::outcome;
 use proviso_crds::names::PREVIEW_START;
 use proviso_crds::{
-    Admission, CommittedExperiment, ConditionStatus, ConditionType, Conditions as _, ExperimentSpec, PreviewMetadata,
-    PreviewState, ReplicaStatus, reasons, time_to_live_or_longest,
+    Admission, Canary, CommittedExperiment, ConditionStatus, ConditionType, Conditions as _, ExperimentSpec,
+    PreviewMetadata, PreviewState, ReplicaStatus, reasons, time_to_live_or_longest,
 };
 
 use super::commit::Intent;
+use super::configuration;
 use crate::cascade;
+use crate::configurations::{self, Validation};
 use crate::context::{Context, Error};
 use crate::kinds::{self, ExperimentObject, Kind as _, PolicyObject};
 use crate::malformed::{Malformed, MaybeMalformed};
@@ -38,6 +40,8 @@ pub(super) struct ObservedObjects<K: ExperimentObject> {
     /// Candidates that cannot be read.
     malformed: Vec<Malformed>,
     pub webhook: Option<Arc<ValidatingWebhookConfiguration>>,
+    /// The canaries of the current generation, if the policy configures components.
+    pub canaries: Vec<Canary>,
     /// The number of older experiments of the policy.
     older: usize,
     /// The reason why the policy server may not preview the experiment.
@@ -53,8 +57,17 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         let (candidates, malformed) = context.reports.partition(caches.revisions.reader().by_key(&uid)).await;
         let webhook = caches.validating.reader().get(&webhook::preview_name(&kinds::id(experiment)?), None);
         let pods = caches.pods.reader().store().state();
-        let mut found =
-            Self { policy: None, live: None, candidates, malformed, webhook, older: 0, refusal: None, pods };
+        let mut found = Self {
+            policy: None,
+            live: None,
+            candidates,
+            malformed,
+            webhook,
+            canaries: Vec::new(),
+            older: 0,
+            refusal: None,
+            pods,
+        };
         match &experiment.0 {
             Ok(known) => found.read_policy(known, context).await,
             // The deletion of a malformed experiment needs only the policy, for the end of a commit.
@@ -82,6 +95,20 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         let server = self.policy.as_deref().and_then(|policy| self.observe_policy(policy)).map(|policy| policy.server);
         let refused = || server.and_then(|server| self.find_refusal(experiment, &server, context));
         self.refusal = self.other_point(experiment).or_else(refused);
+        if experiment.spec().policy.configuration.is_some()
+            && let (Ok(policy), Some(generation)) = (kinds::policy_id(experiment, name), experiment.meta().generation)
+        {
+            self.canaries = configuration::canaries(&policy, &experiment.name_any(), generation, context);
+        }
+    }
+
+    /// Validates the candidates that configure components and have no result yet: see [`configurations::validate`].
+    pub async fn validate(&self, context: &Context) -> Result<Validation, Error> {
+        let mut validated = Validation::Unchanged;
+        for candidate in &self.candidates {
+            validated = validated.max(configurations::validate(candidate, context).await?);
+        }
+        Ok(validated)
     }
 
     /// Returns the failure of an experiment with another enforcement point than its policy.
@@ -113,7 +140,8 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         let known = experiment.0.as_ref().ok();
         let policy = self.policy.as_deref().and_then(|policy| self.observe_policy(policy));
         let is_policy_malformed = self.policy.is_some() && policy.is_none();
-        let server = policy.as_ref().map(|policy| policy.server.clone());
+        let needs_replicas = known.is_none_or(|known| known.spec().policy.configuration.is_none());
+        let server = policy.as_ref().map(|policy| policy.server.clone()).filter(|_| needs_replicas);
         let malformed = self.malformed.iter().map(|it| Candidate {
             name: it.metadata.name.clone().unwrap_or_default(),
             session: None,
@@ -125,6 +153,7 @@ impl<K: ExperimentObject> ObservedObjects<K> {
         Observed {
             generation: experiment.meta().generation.unwrap_or_default(),
             is_deleted: experiment.meta().deletion_timestamp.is_some(),
+            needs_replicas,
             auto_start: known.is_some_and(|known| known.spec().auto_start),
             session: known.and_then(|known| session(known, now)),
             policy,
@@ -152,7 +181,7 @@ impl<K: ExperimentObject> ObservedObjects<K> {
     }
 
     /// Returns whether the webhook of the live revision covers every request that the experiment decides about. Requests to services come
-    /// to no webhook.
+    /// to no webhook, and a configuration policy has no requests.
     fn shares_webhook(&self, experiment: &K) -> bool {
         let spec = &experiment.spec().policy;
         if spec.admission.is_none() {

@@ -10,7 +10,7 @@ use proviso_core::experiment::etag;
 use proviso_core::experiment::rollout::{Decision, Progress};
 use proviso_crds::conditions::status_patch;
 use proviso_crds::names::PREVIEW_START;
-use proviso_crds::{DivergenceCounts, ExperimentStatus, PreviewReport, PreviewState, ReplicaCount};
+use proviso_crds::{DivergenceCounts, ExperimentStatus, MAX_CANARIES, PreviewReport, PreviewState, ReplicaCount};
 
 use super::observe::ObservedObjects;
 use super::{conditions, events};
@@ -32,7 +32,8 @@ pub(super) async fn write<K: ExperimentObject>(
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
     let expiry = expiry_notice(&known, decision);
     let mut status = status(experiment, &known, found, decision, expiry.as_deref())?;
-    let counts = |status: &ExperimentStatus| (status.divergence.clone(), status.samples.clone());
+    let counts =
+        |status: &ExperimentStatus| (status.divergence.clone(), status.samples.clone(), status.canaries.clone());
     // New counts are written at once, and so are the final ones: the candidate is deleted next.
     let is_counting = is_previewed(&decision.progress) && evidence(&known) == evidence(&status);
     let mut later = None;
@@ -40,14 +41,15 @@ pub(super) async fn write<K: ExperimentObject>(
         let last = context.with_counts_written(|written| written.get(&uid).copied());
         later = last.and_then(|last| COUNTS_INTERVAL.checked_sub(last.elapsed())).filter(|left| !left.is_zero());
         if later.is_some() {
-            (status.divergence, status.samples) = counts(&known);
+            (status.divergence, status.samples, status.canaries) = counts(&known);
         }
     }
     if status == known {
         return Ok(later);
     }
     // Empty counts do not delay the next write.
-    if counts(&known) != counts(&status) && status.divergence.as_ref().is_some_and(|it| !it.is_empty()) {
+    let has_counts = status.divergence.as_ref().is_some_and(|it| !it.is_empty()) || !status.canaries.is_empty();
+    if counts(&known) != counts(&status) && has_counts {
         context.with_counts_written(|written| written.insert(uid, Instant::now()));
     }
     // Events before the status: see `policies::status`.
@@ -91,7 +93,11 @@ fn status<K: ExperimentObject>(
     let uid = experiment.uid().ok_or(Error::Incomplete("uid"))?;
     let own_etag = etag(&uid, generation);
     let live_etag = found.live.as_ref().map(|live| etag(&live.policy_ref.uid, live.policy_ref.generation));
-    let report = report(known, found, generation, (&own_etag, live_etag.as_deref()));
+    // A configuration policy evaluates no requests.
+    let evaluates = experiment.spec().policy.configuration.is_none();
+    let report = if evaluates { report(known, found, generation, (&own_etag, live_etag.as_deref())) } else { None };
+    let is_previewing = decision.progress == Progress::Previewing;
+    let canaries = found.canaries.iter().filter(|_| is_previewing).take(MAX_CANARIES).cloned().collect();
     let mut states = conditions::states(experiment, found, decision)?;
     if let Some(notice) = expiry {
         states[2].message = format!("{}; {notice}", states[2].message);
@@ -102,7 +108,7 @@ fn status<K: ExperimentObject>(
         .zip(states)
         .map(|(type_, state)| state.into_condition(type_, &known.conditions, Some(generation), now));
     let (ready, total) = (decision.ready, decision.total);
-    let loaded = known.preview_metadata.as_ref().filter(|_| decision.progress == Progress::Previewing);
+    let loaded = known.preview_metadata.as_ref().filter(|_| is_previewing);
     Ok(ExperimentStatus {
         etag: Some(own_etag),
         live_etag,
@@ -113,7 +119,8 @@ fn status<K: ExperimentObject>(
         commit: known.commit.clone(),
         divergence: report.as_ref().map(|report| report.counts.clone()),
         samples: report.map(|report| report.samples).unwrap_or_default(),
-        replicas: is_previewed(&decision.progress).then(|| ReplicaCount {
+        canaries,
+        replicas: (evaluates && is_previewed(&decision.progress)).then(|| ReplicaCount {
             ready: ready.try_into().unwrap_or(u32::MAX),
             total: total.try_into().unwrap_or(u32::MAX),
             summary: format!("{ready}/{total}"),

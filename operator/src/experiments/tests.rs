@@ -1,6 +1,7 @@
 //! The API calls of reconciles, with a mock API server.
 
 mod commits;
+mod configuration;
 mod metadata;
 mod requests;
 

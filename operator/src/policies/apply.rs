@@ -9,12 +9,13 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource, ResourceExt as _};
 use proviso_core::rollout::{self, Decision, Mark, Observed, WebhookKind};
 use proviso_crds::names::{POLICY_LABEL, field_managers, finalizers};
-use proviso_crds::{ConditionState, ConditionType, Conditions as _, PolicyRevision};
+use proviso_crds::{ConditionState, ConditionType, Conditions as _, EnforcementPoint, PolicyRevision};
 use proviso_crds::{conditions::status_patch, reasons};
 use serde_json::json;
 
 use super::build;
 use super::observe::{ObservedObjects, generation_in_name};
+use super::words::{Effect, configuration_ready};
 use crate::caller_tokens;
 use crate::cascade;
 use crate::context::{Context, Error};
@@ -140,11 +141,16 @@ async fn write_revision_status(
     let known = revision.status.conditions.as_slice();
     let live = match mark {
         // Each new mark begins now. The known condition may be older than the mark that was written before the switch.
-        Some(mark) => Some(mark_state(mark).into_condition(ConditionType::Live, &[], Some(generation), now)),
+        Some(mark) => Some(mark_state(mark, Effect::of_revision(revision)).into_condition(
+            ConditionType::Live,
+            &[],
+            Some(generation),
+            now,
+        )),
         None => known.condition(ConditionType::Live).cloned(),
     };
     // Only the newest generation has the condition `Ready`.
-    let ready = (generation == observed.generation).then(|| ready(known, generation, decision, now));
+    let ready = (generation == observed.generation).then(|| ready(revision, decision, now));
     let conditions: Vec<_> = live.into_iter().chain(ready).collect();
     if conditions.iter().all(|condition| known.contains(condition)) {
         return Ok(());
@@ -157,19 +163,23 @@ async fn write_revision_status(
 }
 
 /// Returns the condition `Live` that stores a mark: see `mark` in `observe`.
-fn mark_state(mark: Mark) -> ConditionState {
+fn mark_state(mark: Mark, effect: Effect) -> ConditionState {
     match mark {
-        Mark::Live => ConditionState::yes(reasons::LIVE, "requests are answered by this revision"),
+        Mark::Live => ConditionState::yes(reasons::LIVE, effect.marked_live()),
         Mark::Called => ConditionState::unknown(
             reasons::STILL_CALLED,
             "a webhook configuration still calls this revision, but another one is live, or none",
         ),
-        Mark::Retired => ConditionState::no(reasons::REPLACED, "requests are answered by another revision, or by none"),
+        Mark::Retired => ConditionState::no(reasons::REPLACED, effect.marked_replaced()),
     }
 }
 
 /// Returns the condition `Ready` of the newest generation.
-fn ready(known: &[Condition], generation: i64, decision: &Decision, now: Timestamp) -> Condition {
+fn ready(revision: &Revision, decision: &Decision, now: Timestamp) -> Condition {
+    let (known, generation) = (revision.status.conditions.as_slice(), revision.policy_ref.generation);
+    if revision.is_configuration() {
+        return configuration_ready(revision).into_condition(ConditionType::Ready, known, Some(generation), now);
+    }
     // Without a Ready replica, the condition stays as it is: the status of the policy reports the missing replicas.
     if decision.total == 0
         && let Some(known) = known.condition(ConditionType::Ready)
@@ -210,7 +220,10 @@ async fn switch_webhook<O: Resource>(
     context: &Context,
 ) -> Result<(), Error> {
     let live = live.and_then(|live| of_generations(found, &[live]).next());
-    if let Some(revision) = live.filter(|revision| !revision.is_request) {
+    let has_webhook = |revision: &&Revision| {
+        !matches!(revision.point, Some(EnforcementPoint::Request | EnforcementPoint::Configuration))
+    };
+    if let Some(revision) = live.filter(has_webhook) {
         // This is the section of the live revision. The section of the newest generation may differ.
         let Some(admission) = &revision.admission else { return Err(Error::Incomplete("spec.admission")) };
         let uid = policy.uid().ok_or(Error::Incomplete("uid"))?;

@@ -1,7 +1,7 @@
 //! Builds the revision of a policy's generation. Pure.
 
 use kube::ResourceExt as _;
-use proviso_crds::names::{COMMITTED_EXPERIMENT, POLICY_LABEL, SERVER_LABEL};
+use proviso_crds::names::{COMMITTED_EXPERIMENT, CONFIGURATION, POINT_LABEL, POLICY_LABEL, SERVER_LABEL};
 use proviso_crds::{
     CommittedExperiment, MAX_REVISION_HISTORY, PolicyRevision, PolicyRevisionSpec, PolicySpec, RevisedExperiment,
     RevisedPolicy, RevisionRole,
@@ -41,7 +41,13 @@ pub(super) fn revision<K: PolicyObject>(
         },
     );
     revision.metadata.namespace = Some(namespace.to_owned());
-    revision.labels_mut().insert(SERVER_LABEL.to_owned(), spec.policy_server.clone());
+    // Policy servers watch the revisions with their label.
+    let (label, value) = if spec.configuration.is_some() {
+        (POINT_LABEL, CONFIGURATION)
+    } else {
+        (SERVER_LABEL, spec.policy_server.as_str())
+    };
+    revision.labels_mut().insert(label.to_owned(), value.to_owned());
     revision.labels_mut().insert(POLICY_LABEL.to_owned(), uid);
     if let Some(committed) = policy.annotations().get(COMMITTED_EXPERIMENT) {
         revision.annotations_mut().insert(COMMITTED_EXPERIMENT.to_owned(), committed.clone());

@@ -65,6 +65,11 @@ impl ObservedObjects {
         })
     }
 
+    /// Returns the revision of the newest generation; `None` if there is none, or if it is malformed.
+    pub fn newest(&self, policy: &impl Resource) -> Option<&Revision> {
+        self.revisions.iter().find(|revision| Some(revision.policy_ref.generation) == policy.meta().generation)
+    }
+
     /// Converts the objects to the input of a decision. `not_unique` is the failure of a request policy whose name or priority another
     /// policy has.
     pub fn observed<K: PolicyObject>(
@@ -75,7 +80,8 @@ impl ObservedObjects {
         context: &Context,
     ) -> Observed {
         let spec = policy.0.as_ref().ok().map(PolicyObject::spec);
-        let server = spec.map(|spec| &spec.policy_server);
+        let needs_replicas = spec.is_none_or(|spec| spec.configuration.is_none());
+        let server = spec.map(|spec| &spec.policy_server).filter(|_| needs_replicas);
         let reported_live = policy.0.as_ref().ok().and_then(|policy| policy.status()?.live_generation);
         let known = self.revisions.iter().map(|it| observe_revision(it, now));
         // The status of a malformed revision is unknown, but the status of the policy reports the live generation.
@@ -84,12 +90,13 @@ impl ObservedObjects {
         let unknown = self.malformed.iter().filter_map(|it| observe_malformed(policy, it, malformed_live));
         Observed {
             generation: policy.meta().generation.unwrap_or_default(),
+            needs_replicas,
             is_enabled: spec.is_some_and(|spec| spec.enabled),
             is_deleted: policy.meta().deletion_timestamp.is_some(),
             refusal: policy.0.as_ref().ok().and_then(|known| self.refusal(known, context)).or(not_unique),
             reported_live,
             webhooks: self.webhooks(now),
-            is_break_glass: self.break_glass().is_some(),
+            is_break_glass: needs_replicas && self.break_glass().is_some(),
             revisions: known.chain(unknown).collect(),
             pods: server.map(|server| ready_pods(&self.pods, server, now)).unwrap_or_default(),
             history_limit: spec.map_or(usize::MAX, |spec| {

@@ -13,6 +13,7 @@ use proviso_crds::{ConditionState, ConditionStatus, ConditionType, PolicyPhase, 
 use proviso_crds::{conditions::status_patch, reasons};
 
 use super::observe::{BreakGlass, ObservedObjects};
+use super::words::{Effect, configuration_states};
 use crate::context::{Context, Error};
 use crate::kinds::{self, PolicyObject};
 use crate::objects;
@@ -39,7 +40,7 @@ pub(super) async fn write<K: PolicyObject>(
         return Ok(());
     }
     // Events before the status: an operator that stops in between publishes them twice instead of never.
-    for event in events(&known, &status) {
+    for event in events(&known, &status, Effect::of(observed.needs_replicas)) {
         context.publish_or_log(policy, event).await;
     }
     apply(policy, &status, context).await
@@ -49,7 +50,7 @@ pub(super) async fn write<K: PolicyObject>(
 pub(super) async fn write_refusal<K: PolicyObject>(policy: &K, error: &Error, context: &Context) -> Result<(), Error> {
     let (known, generation) = (known_status(policy), policy.meta().generation.unwrap_or_default());
     let mut status = known.clone();
-    let live = refused(error, &known, generation);
+    let live = refused(error, &known, generation, Effect::of_spec(policy.spec()));
     let note = format!("generation {generation}: {}", live.message);
     let live = live.into_condition(ConditionType::Live, &known.conditions, Some(generation), Timestamp::now());
     if known.conditions.contains(&live) {
@@ -64,12 +65,12 @@ pub(super) async fn write_refusal<K: PolicyObject>(policy: &K, error: &Error, co
 }
 
 /// Returns the state of the condition `Live` after a refusal.
-fn refused(error: &Error, known: &PolicyStatus, generation: i64) -> ConditionState {
-    let message = |answering: &str| format!("the operator cannot apply this generation: {error}; {answering}");
+fn refused(error: &Error, known: &PolicyStatus, generation: i64, effect: Effect) -> ConditionState {
+    let message = |live: &str| format!("the operator cannot apply this generation: {error}; {live}");
     match known.live_generation {
         Some(live) if live == generation => ConditionState::unknown(error.reason(), message("it was live before")),
-        Some(live) => ConditionState::no(error.reason(), message(&format!("generation {live} goes on answering"))),
-        None => ConditionState::no(error.reason(), message("no generation answers requests")),
+        Some(live) => ConditionState::no(error.reason(), message(&effect.goes_on(live))),
+        None => ConditionState::no(error.reason(), message(effect.none())),
     }
 }
 
@@ -96,12 +97,15 @@ fn status(
     revisions: &[Revision],
     server: &str,
 ) -> PolicyStatus {
-    let answering = match decision.answering {
-        Some(live) if live != observed.generation => format!("generation {live} goes on answering"),
-        Some(_) => "requests are answered by it".to_owned(),
-        None => "no generation answers requests".to_owned(),
+    let effect = Effect::of(observed.needs_replicas);
+    let answering = effect.live(decision.answering, observed.generation);
+    let mut states = match effect {
+        Effect::Requests => condition_states(decision, &answering, server),
+        Effect::Components => {
+            let newest = revisions.iter().find(|revision| revision.policy_ref.generation == observed.generation);
+            configuration_states(decision, newest, &answering)
+        }
     };
-    let mut states = condition_states(decision, &answering, server);
     if let Some(break_glass) = break_glass {
         states[3] = ConditionState::unknown(reasons::BREAK_GLASS, break_glass_message(break_glass, decision));
     }
@@ -120,7 +124,7 @@ fn status(
         phase: Some(phase(decision)),
         live_generation: decision.answering,
         conditions: conditions.collect(),
-        replicas: Some(ReplicaCount {
+        replicas: observed.needs_replicas.then(|| ReplicaCount {
             ready: ready.try_into().unwrap_or(u32::MAX),
             total: total.try_into().unwrap_or(u32::MAX),
             summary: format!("{ready}/{total}"),
@@ -250,17 +254,17 @@ fn condition_states(decision: &Decision, answering: &str, server: &str) -> [Cond
 }
 
 /// Returns the Events for `kubectl describe`, which report changes and not states.
-fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
+fn events(old: &PolicyStatus, new: &PolicyStatus, effect: Effect) -> Vec<Event> {
     let mut events = Vec::new();
     let mut add = |type_, reason: &str, note: String| {
         let action = "Rollout".to_owned();
         events.push(Event { type_, reason: reason.to_owned(), note: Some(note), action, secondary: None });
     };
     if let Some(live) = new.live_generation.filter(|_| new.live_generation != old.live_generation) {
-        add(EventType::Normal, reasons::LIVE.as_str(), format!("generation {live} answers requests"));
+        add(EventType::Normal, reasons::LIVE.as_str(), effect.became_live(live));
     }
     if old.live_generation.is_some() && new.live_generation.is_none() {
-        add(EventType::Normal, reasons::NOT_LIVE.as_str(), "requests are no longer decided by this policy".to_owned());
+        add(EventType::Normal, reasons::NOT_LIVE.as_str(), effect.ended().to_owned());
     }
     let break_glass =
         |status: &PolicyStatus| status.conditions.iter().find(|it| it.reason == reasons::BREAK_GLASS).cloned();
@@ -288,16 +292,19 @@ fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
     events
 }
 
-/// Returns true if the condition reports a problem of the leader or of a replica.
+/// Returns true if the condition reports a problem of the leader, of a replica or of a validation.
 fn is_problem(condition: &Condition) -> bool {
     let is_false = condition.status == ConditionStatus::False.as_str();
     match ConditionType::parse(&condition.type_) {
-        Some(ConditionType::Scheduled | ConditionType::Initialized) => is_false,
+        Some(ConditionType::Scheduled | ConditionType::Initialized) => {
+            is_false || condition.reason == reasons::VALIDATION_FAILED
+        }
         Some(ConditionType::Ready) if is_false => {
             let problems = [reasons::LOADING_FAILED, reasons::NOT_PREPARED, reasons::REPLICA_SILENT];
             problems.iter().any(|problem| condition.reason == *problem)
         }
-        Some(ConditionType::Ready) => condition.reason != reasons::LOADED,
+        // A revision that is loaded with a restriction.
+        Some(ConditionType::Ready) => condition.reason != reasons::LOADED && condition.reason != reasons::DELIVERABLE,
         _ => false,
     }
 }

@@ -1,9 +1,11 @@
 //! The API calls of reconciles, with a mock API server.
 
+mod configuration;
+
 use proviso_core::CallerToken;
 use proviso_crds::fixtures::{condition, replica};
 use proviso_crds::names::{ROLLBACK_TO, field_managers};
-use proviso_crds::{ClusterPolicy, ConditionType, Conditions as _};
+use proviso_crds::{ClusterPolicy, ConditionType, Conditions as _, Policy};
 use serde_json::{Value, json};
 
 use super::*;

@@ -59,7 +59,7 @@ impl Objects {
                 return is_dependent.then(|| format!("malformed {}", revision.name_any()));
             };
             let policy = &known.policy_ref;
-            let is_dependent = known.enabled && known.policy_server == own;
+            let is_dependent = known.enabled && known.policy_server == own && !known.is_configuration();
             is_dependent.then(|| id(policy.namespace.as_deref(), &policy.name))
         });
         let mut dependents: Vec<_> =
@@ -72,7 +72,7 @@ impl Objects {
 
 fn of_kind<K: PolicyObject>(policies: &[Arc<MaybeMalformed<K>>], own: &str) -> impl Iterator<Item = String> {
     let known = policies.iter().filter_map(|policy| policy.0.as_ref().ok());
-    let of_server = known.filter(move |policy| policy.spec().policy_server == own);
+    let of_server = known.filter(move |policy| policy.spec().is_evaluated_by(own));
     of_server.map(|policy| id(policy.namespace().as_deref(), &policy.name_any()))
 }
 

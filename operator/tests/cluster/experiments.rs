@@ -2,6 +2,7 @@
 //! commits.
 
 mod commits;
+mod configuration;
 mod endings;
 mod policies;
 mod states;

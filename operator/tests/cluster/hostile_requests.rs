@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::admission::AdmissionClient;
 use crate::test_cluster::TestCluster;
 
-/// The peak of the operator's memory that leaves space for two checks of 64 MiB in a container of 256 MiB.
+/// The peak of the operator's memory that leaves space for four child processes of 64 MiB in a container of 384 MiB.
 const MAX_PEAK_MIB: u64 = 128;
 
 /// A policy in Rego.

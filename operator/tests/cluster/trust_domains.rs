@@ -2,10 +2,11 @@
 //! writes the status of its own revisions only.
 
 use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use proviso_crds::PolicyRevision;
+use proviso_crds::{ClusterPolicy, PolicyRevision};
 use proviso_e2e::{Kubectl, until};
 use serde_json::{Value, json};
 
@@ -112,6 +113,51 @@ async fn the_account_of_the_operator_writes_only_objects_with_its_own_names() ->
     cluster.kubectl.run(&["delete", validating, "of-another-program"]).await.map(drop)
 }
 
+/// Returns an object whose owner is a `PolicySubscription`.
+fn of_subscription(mut object: Value) -> Value {
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "PolicySubscription", "name": "a", "uid": "a", "controller": true,
+    }]);
+    object
+}
+
+#[tokio::test]
+async fn the_account_of_the_operator_writes_only_config_maps_and_secrets_of_subscriptions() -> Result<()> {
+    let cluster = TestCluster::start("trust-subscriptions").await?;
+    cluster.grant().await?;
+    cluster.apply_file("config/operator/admissionpolicies.yaml").await?;
+    let operator = cluster.client_of(OPERATOR).await?;
+    let (config_maps, secrets) =
+        (Api::<ConfigMap>::namespaced(operator.clone(), "default"), Api::<Secret>::namespaced(operator, "default"));
+    let object = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "policies"}});
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let config_map: ConfigMap = serde_json::from_value(object("ConfigMap"))?;
+    until("the refusal of a ConfigMap without an owner", TIMEOUT, async || {
+        let refusal = config_maps.create(&dry_run, &config_map).await.err().context("it was created")?.to_string();
+        ensure!(refusal.contains("PolicySubscriptions only"), "{refusal}");
+        Ok(())
+    })
+    .await?;
+    let secret: Secret = serde_json::from_value(object("Secret"))?;
+    let refusal = secrets.create(&dry_run, &secret).await.err().context("it was created")?.to_string();
+    ensure!(refusal.contains("PolicySubscriptions only"), "{refusal}");
+    // Kubernetes would issue a token of the ServiceAccount.
+    let mut token = of_subscription(object("Secret"));
+    token["type"] = "kubernetes.io/service-account-token".into();
+    token["metadata"]["annotations"] = json!({"kubernetes.io/service-account.name": "default"});
+    let token: Secret = serde_json::from_value(token)?;
+    let refusal = secrets.create(&dry_run, &token).await.err().context("it was created")?.to_string();
+    ensure!(refusal.contains("type Opaque only"), "{refusal}");
+    // A ConfigMap of others.
+    let refusal = config_maps.delete("kube-root-ca.crt", &DeleteParams::default()).await;
+    let refusal = refusal.err().context("it was deleted")?.to_string();
+    ensure!(refusal.contains("PolicySubscriptions only"), "{refusal}");
+
+    config_maps.create(&dry_run, &serde_json::from_value(of_subscription(object("ConfigMap")))?).await?;
+    secrets.create(&dry_run, &serde_json::from_value(of_subscription(object("Secret")))?).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_policy_server_cannot_write_the_status_of_the_revisions_of_another_one() -> Result<()> {
     let mut cluster = TestCluster::start("trust-servers").await?;
@@ -158,5 +204,19 @@ async fn a_policy_server_cannot_write_the_status_of_the_revisions_of_another_one
     for (account, revision) in [("policy-server-a", of_a), ("policy-server-b", of_b), ("mine", of_b)] {
         report(account, revision).await.with_context(|| account.to_owned())?;
     }
-    Ok(())
+    // No policy server has a configuration policy.
+    let configuration = json!({
+        "apiVersion": "proviso.dev/v1alpha1", "kind": "ClusterPolicy", "metadata": {"name": "memory"},
+        "spec": {"configuration": {"configName": "memory", "content": {}}},
+    });
+    let policies = Api::<ClusterPolicy>::all(cluster.client.clone());
+    policies.patch("memory", &PatchParams::apply("owner").force(), &Patch::Apply(configuration)).await?;
+    let revision = "cluster.memory-1";
+    until(revision, TIMEOUT, async || Ok(cluster.api::<PolicyRevision>().get(revision).await?)).await?;
+    until("the refusal of a configuration policy", TIMEOUT, async || {
+        let refusal = report("policy-server-a", revision).await.err().context("the status was written")?.to_string();
+        ensure!(refusal.contains("a PolicyRevision that configures components"), "{refusal}");
+        Ok(())
+    })
+    .await
 }

@@ -32,6 +32,7 @@ fn decision(progress: Progress, live: Option<i64>) -> Decision {
 fn observed() -> Observed {
     Observed {
         generation: 2,
+        needs_replicas: true,
         is_enabled: true,
         is_deleted: false,
         refusal: None,
@@ -57,6 +58,11 @@ fn revision(generation: i64, mode: &str) -> Revision {
     }))
     .unwrap();
     revision.into()
+}
+
+/// Returns the Events about a policy that decides about requests.
+fn events(old: &PolicyStatus, new: &PolicyStatus) -> Vec<Event> {
+    super::events(old, new, Effect::Requests)
 }
 
 fn status_of(progress: Progress, live: Option<i64>, break_glass: Option<&BreakGlass>) -> PolicyStatus {
