@@ -98,9 +98,10 @@ fn details(table: &Table) -> String {
                 format_args!("{id} generation {} live; the newest version does not work: {failure}", live.generation),
             ),
             (None, _) if !entry.preparing.is_empty() => write(' ', format_args!("{id} is being loaded")),
-            (None, None) => write('-', format_args!("{id} denies everything: no generation works")),
-            (None, Some(failure)) => {
-                write('-', format_args!("{id} denies everything: no generation works: {failure}"));
+            (None, failure) => {
+                let effect = if entry.is_configuration { "is not delivered" } else { "denies everything" };
+                let why = failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+                write('-', format_args!("{id} {effect}: no generation works{why}"));
             }
         }
         for experiment in entry.experiments.iter() {

@@ -13,17 +13,35 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::service::Service as _;
-use hyper::{Request, Response, Uri, Version};
+use hyper::{Method, Request, Response, Uri, Version};
 use hyper_util::service::TowerToHyperService;
+use proviso_configuration_api::HEALTHCHECK;
+use proviso_http::Streamed;
 use proviso_rest_api::{Caller, Code, Error, HEALTH, Problem};
 use tokio::sync::watch;
 
+use crate::configuration::FolderConfiguration;
 use crate::folder::FolderStoreHandle;
 use crate::notify_on_drop::NotifyOnDropBody;
 use proviso_http::shutdown::Phase;
 use store::FolderStore;
 
 pub use token::{Token, TokenError};
+
+/// The paths of the configuration API, and the paths below them.
+const CONFIGURATION: [&str; 9] = [
+    "/policy_latest",
+    "/policies_latest",
+    "/catch_up",
+    "/policy",
+    "/service_component",
+    "/service_component_all",
+    "/v1/kv",
+    "/api/v1alpha1/subscriptions",
+    HEALTHCHECK,
+];
+/// The first segments of the paths of reviews. They have two segments too, as the records of components.
+const REVIEWS: [&str; 4] = ["validate", "validate_raw", "audit", "t"];
 
 /// The callers that may use the API.
 #[derive(Debug)]
@@ -76,6 +94,24 @@ impl Access {
     }
 }
 
+/// Returns true for a path, and for the paths below it.
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns true for the requests of the configuration API: its paths, and `GET /{key}/{scn}` for any key that no other path has.
+fn is_configuration(method: &Method, path: &str) -> bool {
+    let segments: Vec<_> = path.split('/').skip(1).take(3).collect();
+    let is_record = match segments[..] {
+        [key, scn] => {
+            let is_other = REVIEWS.contains(&key) || ["v1", "api"].contains(&key);
+            method == Method::GET && !is_other && !key.is_empty() && !scn.is_empty()
+        }
+        _ => false,
+    };
+    is_record || CONFIGURATION.iter().any(|prefix| is_below(path, prefix))
+}
+
 fn is_loopback(host: &str) -> bool {
     let port = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|digit| digit.is_ascii_digit()));
     let host = port.map_or(host, |(host, _)| host).trim_start_matches('[').trim_end_matches(']');
@@ -86,6 +122,8 @@ fn is_loopback(host: &str) -> bool {
 #[derive(Clone, Debug)]
 pub struct Api {
     router: TowerToHyperService<axum::Router>,
+    /// The configuration API; `None` in a cluster, where the operator serves it.
+    configuration: Option<TowerToHyperService<axum::Router>>,
     /// The callers that may use the API; `None` if the router authenticates its callers.
     access: Option<Arc<Access>>,
     /// The first segments of the paths of the API.
@@ -94,14 +132,28 @@ pub struct Api {
 
 impl Api {
     #[must_use]
-    pub fn new(folder: FolderStoreHandle, requests: axum::Router, access: Access) -> Self {
-        let store = Arc::new(FolderStore::new(folder));
+    pub fn new(
+        folder: FolderStoreHandle,
+        configuration: FolderConfiguration,
+        requests: axum::Router,
+        access: Access,
+        phase: &watch::Receiver<Phase>,
+    ) -> Self {
+        let configuration = Arc::new(configuration);
+        let store = Arc::new(FolderStore::new(folder, Arc::clone(&configuration)));
+        let configuration = proviso_configuration_api::router(Arc::clone(&configuration), phase.clone())
+            .merge(proviso_configuration_api::health_router(configuration, phase.clone()));
         let router = proviso_rest_api::router(Arc::clone(&store))
             .merge(proviso_rest_api::request_policies_router(store))
             .merge(proviso_rest_api::health_router())
             .merge(requests);
         let prefixes = &["/v1", "/api/v1", "/api/v1alpha1"];
-        Self { router: TowerToHyperService::new(router), access: Some(Arc::new(access)), prefixes }
+        Self {
+            router: TowerToHyperService::new(router),
+            configuration: Some(TowerToHyperService::new(configuration)),
+            access: Some(Arc::new(access)),
+            prefixes,
+        }
     }
 
     /// Returns the API of a replica in a cluster: requests to services only. The router authenticates its callers.
@@ -109,15 +161,15 @@ impl Api {
     #[must_use]
     pub fn of_requests(requests: axum::Router) -> Self {
         // These paths, and no others, need no token of an API server in the path (docs/adr/0023).
-        Self { router: TowerToHyperService::new(requests), access: None, prefixes: &["/api"] }
+        let router = TowerToHyperService::new(requests);
+        Self { router, configuration: None, access: None, prefixes: &["/api"] }
     }
 
-    /// Returns true if this path belongs to the API.
+    /// Returns true if a request with this method and path belongs to the API.
     #[must_use]
-    pub fn has_path(&self, path: &str) -> bool {
-        self.prefixes
-            .iter()
-            .any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    pub fn has_path(&self, method: &Method, path: &str) -> bool {
+        self.prefixes.iter().any(|prefix| is_below(path, prefix))
+            || self.configuration.is_some() && is_configuration(method, path)
     }
 
     pub async fn answer(
@@ -126,9 +178,11 @@ impl Api {
         phase: &watch::Receiver<Phase>,
     ) -> Response<NotifyOnDropBody> {
         let is_http1 = request.version() <= Version::HTTP_11;
+        let configuration =
+            self.configuration.as_ref().filter(|_| is_configuration(request.method(), request.uri().path()));
         let admitted = match (&self.access, request.uri().path()) {
-            // Probes have no token, and the answer tells only that the server runs.
-            (_, HEALTH) | (None, _) => Ok(None),
+            // Probes have no token, and the answers tell only that the server runs.
+            (_, HEALTH | HEALTHCHECK) | (None, _) => Ok(None),
             (Some(access), _) => access.admit(request.uri(), request.headers()),
         };
         let response = match admitted {
@@ -137,18 +191,23 @@ impl Api {
                 if let Some(caller) = caller {
                     request.extensions_mut().insert(caller);
                 }
-                let Ok(response) = self.router.call(request).await;
+                let Ok(response) = configuration.unwrap_or(&self.router).call(request).await;
                 response
             }
             Err(error) if request.uri().path().starts_with("/api/") => {
                 Problem::from(&error).with_instance(request.uri().path()).to_response()
             }
+            Err(error) if configuration.is_some() => proviso_configuration_api::refuse(&error),
             Err(error) => proviso_rest_api::refuse(&error),
         };
         let (head, body) = response.into_parts();
-        // The bodies of the API are complete in memory, so reading them does not fail.
-        let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        let mut response = Response::from_parts(head, body.into());
+        let body = if head.extensions.get::<Streamed>().is_some() {
+            NotifyOnDropBody::stream(body)
+        } else {
+            // The other bodies of the API are complete in memory, so reading them does not fail.
+            body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default().into()
+        };
+        let mut response = Response::from_parts(head, body);
         if is_http1 && *phase.borrow() != Phase::Serving {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -159,6 +218,30 @@ impl Api {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_configuration_api_has_its_paths_and_the_records_of_components() {
+        for (method, path, expected) in [
+            (Method::GET, "/service_component_all/meter", true),
+            (Method::PUT, "/policy", true),
+            (Method::GET, "/policy/components", true),
+            (Method::GET, "/v1/kv/meter:policies/event", true),
+            (Method::POST, "/api/v1alpha1/subscriptions/default/meter:resend", true),
+            (Method::GET, "/healthcheck", true),
+            (Method::GET, "/dti/meter", true),
+            (Method::POST, "/dti/meter", false),
+            (Method::GET, "/dti/meter/x", false),
+            (Method::GET, "/dti/", false),
+            (Method::GET, "/policies", false),
+            (Method::GET, "/v1/policies", false),
+            (Method::GET, "/api/v1", false),
+            (Method::POST, "/validate/cluster.a", false),
+            (Method::GET, "/validate/cluster.a", false),
+            (Method::GET, "/t/token", false),
+        ] {
+            assert_eq!(is_configuration(&method, path), expected, "{method} {path}");
+        }
+    }
 
     #[test]
     fn requests_of_web_pages_are_refused_without_a_token() {

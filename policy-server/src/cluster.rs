@@ -31,7 +31,7 @@ use kube::{Api, Client, Config};
 use proviso_capabilities::{Cluster, Limits};
 use proviso_core::matching::Labels;
 use proviso_crds::PolicyRevision;
-use proviso_crds::names::SERVER_LABEL;
+use proviso_crds::names::{POINT_LABEL, SERVER_LABEL};
 use proviso_election::{Election, Leadership, MissingLease};
 use tokio::sync::mpsc;
 
@@ -200,7 +200,10 @@ impl Follower {
     fn watch(&self, client: Client) -> impl Future<Output = ()> + use<> {
         let kind = ApiResource::erase::<PolicyRevision>(&());
         let revisions = Api::namespaced_with(client.clone(), &self.replica.namespace, &kind);
-        let own = watcher::Config::default().labels(&format!("{SERVER_LABEL}={}", self.replica.policy_server));
+        let of_server = format!("{SERVER_LABEL}={}", self.replica.policy_server);
+        // Components get the other revisions, without a policy server.
+        let served = watcher::Config::default().labels(&format!("{of_server},!{POINT_LABEL}"));
+        let own = watcher::Config::default().labels(&of_server);
         let pods = Api::<Pod>::namespaced(client.clone(), &self.replica.namespace);
         let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client);
         let (replica, sender) = (self.replica.clone(), self.sender.clone());
@@ -212,7 +215,7 @@ impl Follower {
         let revisions = watch::follow(
             "revisions",
             revisions,
-            own.clone(),
+            served,
             move |object: DynamicObject| ObservedRevision::read(&object, &replica),
             move |change| send(Event::Revisions(change)),
         );

@@ -4,10 +4,12 @@ mod arguments;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use proviso_artifacts::{Proxies, ProxyError};
+
+use crate::configuration::DeliveryOptions;
 
 pub use arguments::{Arguments, LogFormat, PreviewPriority};
 
@@ -41,6 +43,8 @@ pub struct Config {
     pub caller_tokens: Option<PathBuf>,
     /// The file of the bearer token for callers of the API.
     pub api_token_file: Option<PathBuf>,
+    /// The options of the deliveries to components.
+    pub deliveries: DeliveryOptions,
     pub evaluation_timeout: Duration,
     /// The maximum time limit of policies in namespaces; `None` means `evaluation_timeout`.
     pub namespaced_timeout: Option<Duration>,
@@ -123,6 +127,11 @@ pub enum ConfigError {
     Missing,
     #[error("--state-dir {path} is for a folder of manifests: a replica keeps modules in --cache-dir", path = .0.display())]
     StateDir(PathBuf),
+    #[error(
+        "--deliver-to {path}: is within {other}, or contains it: name a folder of its own, because the server writes and removes files there",
+        path = path.display(), other = other.display()
+    )]
+    DeliverTo { path: PathBuf, other: PathBuf },
     #[error("--listen {0} can be reached from other machines: give --tls-cert and --tls-key, or listen on 127.0.0.1")]
     PlainText(SocketAddr),
     #[error(transparent)]
@@ -152,6 +161,33 @@ impl Arguments {
     }
 }
 
+/// Returns the absolute path of the folder of deliveries. It must not share files with the other folders.
+fn deliver_to(path: &Path, manifests: &Path, state: Option<&Path>) -> Result<PathBuf, ConfigError> {
+    let folder = absolute(path);
+    for other in std::iter::once(manifests).chain(state) {
+        let absolute = absolute(other);
+        if folder.starts_with(&absolute) || absolute.starts_with(&folder) {
+            return Err(ConfigError::DeliverTo { path: path.to_owned(), other: other.to_owned() });
+        }
+    }
+    Ok(folder)
+}
+
+/// Returns the absolute path of a folder, without links as far as it exists, and without `..`.
+fn absolute(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let existing = absolute.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
+    let Some((ancestor, mut real)) = existing else { return absolute };
+    for component in absolute.strip_prefix(ancestor).unwrap_or(Path::new("")).components() {
+        if component == Component::ParentDir {
+            real.pop();
+        } else {
+            real.push(component);
+        }
+    }
+    real
+}
+
 impl TryFrom<Arguments> for Config {
     type Error = ConfigError;
 
@@ -160,6 +196,12 @@ impl TryFrom<Arguments> for Config {
         if let (Source::Cluster(_), Some(path)) = (&source, &arguments.state_dir) {
             return Err(ConfigError::StateDir(path.clone()));
         }
+        let deliver_to = match (&source, &arguments.deliver_to) {
+            (Source::Folder(manifests), Some(path)) => {
+                Some(deliver_to(path, manifests, arguments.state_dir.as_deref())?)
+            }
+            _ => None,
+        };
         let cache = arguments.cache_dir.zip(arguments.signing_key);
         let tls = arguments.tls_cert.zip(arguments.tls_key).map(|(cert, key)| TlsFiles { cert, key });
         if tls.is_none() && !arguments.listen.ip().is_loopback() {
@@ -187,6 +229,7 @@ impl TryFrom<Arguments> for Config {
             client_ca: arguments.client_ca,
             caller_tokens: arguments.caller_tokens,
             api_token_file: arguments.api_token_file,
+            deliveries: DeliveryOptions { deliver_to, catch_up_interval: arguments.catch_up_interval },
             evaluation_timeout: arguments.evaluation_timeout,
             namespaced_timeout: arguments.namespaced_timeout,
             memory_limit: arguments.memory_limit as usize * 1024 * 1024,
@@ -244,6 +287,13 @@ mod tests {
             (vec!["--manifests", folder, "--evaluation-timeout", "soon"], "500ms, 2s or 1m"),
             (vec!["--manifests", folder, "--evaluation-timeout", "1h"], "is not between"),
             (vec!["--manifests", folder, "--listen", "3000"], "invalid"),
+            (vec!["--manifests", folder, "--deliver-to", folder], "name a folder of its own"),
+            (vec!["--manifests", folder, "--deliver-to", &format!("{folder}/../x/..")], "name a folder of its own"),
+            (
+                vec!["--manifests", folder, "--state-dir", "/s/t", "--deliver-to", "/s"],
+                "is within /s/t, or contains it",
+            ),
+            (vec!["--manifests", folder, "--catch-up-interval", "0s"], "is not between 1s and"),
             (vec![], "--policy-server"),
             (vec!["--manifests", folder, "--policy-server", "a"], "cannot be used with"),
             (vec!["--policy-server", "a", "--namespace", "b", "--pod-name", "c"], "--pod-uid"),

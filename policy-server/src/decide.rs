@@ -11,7 +11,7 @@ use proviso_engines::{Deadline, EvaluationError, Shortage};
 use crate::budgets::Overloaded;
 use crate::metrics::{Outcome, RefusalReason};
 use crate::preview::PreviewQueue;
-use crate::program::RevisionProgram;
+use crate::program::{NO_VERDICT, RevisionProgram};
 use crate::requests::{Purpose, evaluate_object};
 use crate::table::{Revision, Table};
 
@@ -242,6 +242,7 @@ pub async fn evaluate(
     match &revision.program {
         RevisionProgram::Code(program) => Ok(program.evaluate(review, Deadline::after(revision.timeout)).await?),
         RevisionProgram::Requests(requests) => evaluate_object(table, requests, revision, review, purpose).await,
+        RevisionProgram::Configuration(_) => Err(EvaluationError::Failed(NO_VERDICT.to_owned()).into()),
     }
 }
 

@@ -2,6 +2,7 @@
 //! becomes the next generation when it works. The state file keeps the generations across restarts.
 
 mod commit;
+mod configuration;
 mod object;
 mod operations;
 mod preview;
@@ -23,10 +24,12 @@ use proviso_capabilities::FolderObjects;
 use proviso_core::matching::Labels;
 use proviso_core::{Failure, PolicyId};
 use serde_json::Value;
+use tokio::sync::watch;
 
+use crate::configuration::Snapshot;
 use crate::lifecycle::prepare::Preparer;
 use crate::lifecycle::{Lifecycle, Publisher, Slot};
-use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced};
+use crate::manifests::{ExperimentId, ObjectId, Problem, Sourced, SubscriptionId, SubscriptionManifest};
 use crate::metrics::Metrics;
 use crate::state::{State, StateError, StateFile};
 use crate::table::{Revision, SharedTable};
@@ -50,6 +53,11 @@ pub struct FolderSource {
     state: Option<StateFile>,
     objects: BTreeMap<ObjectId, Object>,
     operations: Operations,
+    /// The policies that were removed since the start. Other policies that a component has may be in unreadable documents.
+    removed: BTreeSet<PolicyId>,
+    subscriptions: BTreeMap<SubscriptionId, Arc<Sourced<SubscriptionManifest>>>,
+    /// The configuration policies and the subscriptions, for the deliveries.
+    configuration: watch::Sender<Arc<Snapshot>>,
     namespaces: BTreeMap<String, Sourced<Labels>>,
     /// The objects that programs may read if their permissions allow it, with their files.
     context: Vec<Sourced<Value>>,
@@ -97,6 +105,9 @@ impl FolderSource {
             lifecycle: Lifecycle::new(preparer, Arc::clone(&metrics)),
             publisher: Publisher::new(table, Arc::clone(&metrics)),
             state,
+            removed: BTreeSet::new(),
+            subscriptions: BTreeMap::new(),
+            configuration: watch::Sender::default(),
             namespaces: BTreeMap::new(),
             context: Vec::new(),
             context_store,
@@ -134,7 +145,9 @@ impl FolderSource {
                 scan.namespaces.entry(name).or_insert(old);
             }
         }
-        self.namespaces = scan.namespaces;
+        self.namespaces = std::mem::take(&mut scan.namespaces);
+        let subscriptions = std::mem::take(&mut scan.subscriptions);
+        self.take_subscriptions(subscriptions, &scan);
         self.problems = scan.problems;
         (self.has_listed, self.is_changed) = (true, true);
         // Before the versions are desired, so that a version in conflict is never prepared.
@@ -165,6 +178,9 @@ impl FolderSource {
     }
 
     fn remove_object(&mut self, id: &ObjectId) {
+        if let ObjectId::Policy(policy) = id {
+            self.removed.insert(policy.clone());
+        }
         if let Some(mut object) = self.objects.remove(id) {
             object.preview.end(&Time(Timestamp::now()));
             for key in object.replace_desired(Vec::new()) {

@@ -10,6 +10,7 @@ mod callers;
 mod cluster;
 mod compile;
 mod config;
+mod configuration;
 mod container;
 mod decide;
 mod denial_log;
@@ -62,6 +63,7 @@ use crate::budgets::Budgets;
 use crate::callers::CallerTokens;
 use crate::compile::Compilers;
 use crate::config::{Config, SharedCache, Source};
+use crate::configuration::FolderConfiguration;
 use crate::container::Container;
 use crate::folder::FolderSource;
 use crate::lifecycle::prepare::{Preparer, TimeLimits};
@@ -93,6 +95,7 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
 
     let callers = config.caller_tokens.clone().map(CallerTokens::follow).transpose().map_err(anyhow::Error::msg)?;
     let _lock = config.state_dir.as_deref().map(state::lock).transpose().context("--state-dir")?;
+    let _deliveries_lock = config.deliveries.deliver_to.as_deref().map(configuration::lock).transpose()?;
     let leads = Leads::default();
     let budgets = Budgets::new(config.concurrency, config.memory_limit, container);
     metrics.follow(budgets.clone());
@@ -114,11 +117,15 @@ async fn run(config: Config, container: Container) -> anyhow::Result<()> {
             let objects = Arc::<FolderObjects>::default();
             let preparer = preparer_over(HostContext::folder(Arc::clone(&objects), images));
             let source = FolderSource::new(preparer, Arc::clone(&table), Arc::clone(&metrics), state, objects)?;
+            let (deliveries, delivering) =
+                configuration::start(config.deliveries, source.configuration(), Arc::clone(&metrics));
+            let instance = proviso_configuration_api::instance_of(&path.display().to_string());
+            let configuration = FolderConfiguration::new(deliveries, instance);
             let (handle, task) = source.follow(path);
             let requests = requests::router(Arc::clone(&table), previews.clone());
             let access = Access::new(config.listen.ip(), config.api_token_file)?;
-            api = access.map(|access| Api::new(handle, requests, access));
-            Box::pin(task)
+            api = access.map(|access| Api::new(handle, configuration, requests, access, &phase));
+            Box::pin(async { _ = tokio::join!(task, delivering) })
         }
         #[cfg(feature = "cluster")]
         Source::Cluster(replica) => {
@@ -286,7 +293,7 @@ async fn serve_requests(
     let limits = Arc::clone(&server.limits);
     let answers = service_fn(move |request| {
         // Most requests are reviews: do not clone the API for them.
-        let api = api.as_ref().filter(|api| api.has_path(request.uri().path())).cloned();
+        let api = api.as_ref().filter(|api| api.has_path(request.method(), request.uri().path())).cloned();
         let server = Arc::clone(&server);
         async move {
             match api {

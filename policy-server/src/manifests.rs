@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use proviso_artifacts::Digest;
 use proviso_core::matching::Labels;
 use proviso_core::{Failure, PolicyId, Reason};
-use proviso_crds::{ExperimentSpec, PolicySpec};
+use proviso_crds::{ExperimentSpec, PolicySpec, PolicySubscriptionSpec};
 use serde_json::Value;
 
 pub use document::Annotations;
-pub use id::{ExperimentId, ObjectId};
+pub use id::{ExperimentId, ObjectId, SubscriptionId};
 
 /// The maximum size of a file, in bytes. A file may contain many objects; etcd limits each to 1.5 MiB.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
@@ -29,12 +29,21 @@ const MAX_FILE: u64 = 16 * 1024 * 1024;
 pub struct Manifests {
     pub policies: BTreeMap<PolicyId, Sourced<PolicySpec>>,
     pub experiments: BTreeMap<ExperimentId, Sourced<ExperimentSpec>>,
+    pub subscriptions: BTreeMap<SubscriptionId, Sourced<SubscriptionManifest>>,
     /// The labels of the namespaces.
     pub namespaces: BTreeMap<String, Sourced<Labels>>,
     /// The objects of all kinds outside of Proviso's API group, Namespaces among them. Programs may read them if their
     /// permissions allow it. If two objects have the same name, programs read the last.
     pub objects: Vec<Sourced<Value>>,
     pub problems: Vec<Problem>,
+}
+
+/// A `PolicySubscription` in a manifest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SubscriptionManifest {
+    pub spec: PolicySubscriptionSpec,
+    /// `metadata.labels`, which the templates of policies read.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A spec and the document that contains it.
@@ -90,6 +99,16 @@ impl Problem {
     pub fn to_failure(&self) -> Failure {
         Failure { reason: Reason::INVALID, message: self.to_string() }
     }
+}
+
+/// Returns true if an object that was last seen in this file may still exist although no readable document has it: its document, its
+/// file or a folder of its file is unreadable.
+#[must_use]
+pub fn may_still_hold(problems: &[Problem], id: &ObjectId, file: &Path) -> bool {
+    problems.iter().any(|problem| match &problem.object {
+        Some(object) => object == id,
+        None => file.starts_with(&problem.place.file),
+    })
 }
 
 impl Manifests {
@@ -157,6 +176,7 @@ impl Manifests {
         let taken = match &id {
             ObjectId::Policy(id) => self.policies.get(id).map(|policy| &policy.place),
             ObjectId::Experiment(id) => self.experiments.get(id).map(|experiment| &experiment.place),
+            ObjectId::Subscription(id) => self.subscriptions.get(id).map(|subscription| &subscription.place),
             ObjectId::Namespace(name) => self.namespaces.get(name).map(|namespace| &namespace.place),
         };
         if let Some(first) = taken {
@@ -170,6 +190,9 @@ impl Manifests {
             }
             Object::Experiment(id, spec, annotations) => {
                 self.experiments.insert(id, Sourced { spec: *spec, annotations, place, digest });
+            }
+            Object::Subscription(id, spec, annotations) => {
+                self.subscriptions.insert(id, Sourced { spec: *spec, annotations, place, digest });
             }
             Object::Namespace(name, labels, object) => {
                 let whole = Sourced { spec: *object, annotations: Annotations::new(), place: place.clone(), digest };

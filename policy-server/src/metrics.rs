@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use proviso_core::{Divergence, PolicyId};
+use proviso_core::{Divergence, PolicyId, configuration};
 use proviso_http::Limits;
 use proviso_http::metrics::LimitMetrics;
 
@@ -33,6 +33,8 @@ pub struct Metrics {
     live_generation: Family<PolicyLabels, Gauge>,
     rollouts: Family<RolloutLabels, Counter>,
     refused: Family<RefusalLabels, Counter>,
+    subscriptions: Family<SubscriptionLabels, Gauge>,
+    deliveries: Family<DeliveryLabels, Counter>,
     /// The number of problems in the documents of the folder.
     pub manifest_problems: Gauge,
     /// The number of policies and experiments whose newest version does not work.
@@ -104,6 +106,16 @@ struct RolloutLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SubscriptionLabels {
+    delivered: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeliveryLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RefusalLabels {
     reason: &'static str,
 }
@@ -170,6 +182,8 @@ impl Metrics {
             live_generation: Family::default(),
             rollouts: Family::default(),
             refused: Family::default(),
+            subscriptions: Family::default(),
+            deliveries: Family::default(),
             manifest_problems: Gauge::default(),
             failing: Gauge::default(),
             tls_pair_valid: Gauge::default(),
@@ -196,6 +210,9 @@ impl Metrics {
         registry.register("rollouts", "New versions of policies and experiments by result", self.rollouts.clone());
         registry.register("requests_refused", "Requests that reached no policy", self.refused.clone());
         registry.register("manifest_problems", "Problems in the folder's documents", self.manifest_problems.clone());
+        let subscriptions = "Subscriptions of the folder, by whether their components have acknowledged every policy";
+        registry.register("subscriptions", subscriptions, self.subscriptions.clone());
+        registry.register("deliveries", "Updates of components by result", self.deliveries.clone());
         let failing = "Policies and experiments whose newest version does not work";
         registry.register("failing", failing, self.failing.clone());
         let valid = "1 if the files of the certificate and the key contain a pair that is valid now, otherwise 0";
@@ -264,6 +281,24 @@ impl Metrics {
     /// Counts a request that reached no policy.
     pub fn count_refused(&self, reason: &'static str) {
         self.refused.get_or_create(&RefusalLabels { reason }).inc();
+    }
+
+    /// Sets the numbers of subscriptions whose components have every policy, and of the others.
+    pub fn set_subscriptions(&self, delivered: usize, others: usize) {
+        for (label, count) in [("true", delivered), ("false", others)] {
+            let gauge = self.subscriptions.get_or_create(&SubscriptionLabels { delivered: label });
+            gauge.set(count.try_into().unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts an update of a component.
+    pub fn count_delivery(&self, outcome: &configuration::Outcome) {
+        let result = match outcome {
+            configuration::Outcome::Acknowledged => "acknowledged",
+            configuration::Outcome::Rejected { .. } => "rejected",
+            configuration::Outcome::Failed { .. } => "failed",
+        };
+        self.deliveries.get_or_create(&DeliveryLabels { result }).inc();
     }
 
     /// Reads the usage of these budgets from now on.

@@ -1,10 +1,15 @@
-//! The program of a revision: code that an engine runs, or the request policies of the table.
+//! The program of a revision: code that an engine runs, the request policies of the table, or the content of a configuration policy.
 
 use std::sync::Arc;
 
 use proviso_core::request::{Chain, ConstraintCache, ObjectBinding};
 use proviso_engines::{Deadline, EvaluationError, Program, SettingsError};
 use serde_json::Value;
+
+use crate::configuration::Content;
+
+/// The error of an evaluation of a configuration policy. The routes refuse such a request before.
+pub const NO_VERDICT: &str = "the policy configures components, and decides about no requests";
 
 /// The program of a revision.
 #[derive(Debug)]
@@ -13,6 +18,8 @@ pub enum RevisionProgram {
     Code(Program),
     /// The request policies of the table decide about a part of the object. No engine can run this program, because it needs the table.
     Requests(ObjectRequests),
+    /// The policy configures components, and evaluates no requests.
+    Configuration(Arc<Content>),
 }
 
 /// The place of requests in objects, and the cache for their evaluation.
@@ -29,6 +36,7 @@ impl RevisionProgram {
         match self {
             Self::Code(program) => program.engine(),
             Self::Requests(_) => "requests",
+            Self::Configuration(_) => "configuration",
         }
     }
 
@@ -47,6 +55,7 @@ impl RevisionProgram {
             Self::Code(program) => program.evaluate_request(chain, deadline).await,
             // The validation refuses such a spec.
             Self::Requests(_) => Err(EvaluationError::Failed("a chain cannot be a part of a chain".to_owned())),
+            Self::Configuration(_) => Err(EvaluationError::Failed(NO_VERDICT.to_owned())),
         }
     }
 
@@ -57,7 +66,7 @@ impl RevisionProgram {
     pub async fn validate_settings(&self, deadline: Deadline) -> Result<(), SettingsError> {
         match self {
             Self::Code(program) => program.validate_settings(deadline).await,
-            Self::Requests(_) => Ok(()),
+            Self::Requests(_) | Self::Configuration(_) => Ok(()),
         }
     }
 }

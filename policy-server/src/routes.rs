@@ -14,6 +14,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 use jiff::Timestamp;
 use proviso_core::review::ReviewError;
 use proviso_core::{Action, Endpoint, Review, Target, Verdict};
+use proviso_crds::EnforcementPoint;
 use proviso_http::shutdown::Phase;
 use proviso_http::{Limits, ReceivedBody};
 use tokio::sync::watch;
@@ -150,8 +151,14 @@ impl Server {
         let Some(revision) = entry.revision(endpoint.generation) else {
             return without_revision(&endpoint, entry, &review);
         };
-        if revision.request().is_some() {
-            let message = format!("{} decides about requests to services, and not about reviews", endpoint.policy);
+        if revision.admission().is_none() {
+            let point = match revision.enforcement_point() {
+                EnforcementPoint::Configuration => "configures components, and does not decide",
+                EnforcementPoint::Request | EnforcementPoint::Admission => {
+                    "decides about requests to services, and not"
+                }
+            };
+            let message = format!("{} {point} about reviews", endpoint.policy);
             return Err(Refusal::new(StatusCode::NOT_FOUND, "unknown_policy", message));
         }
         let is_previewable = endpoint.action == Action::Validate && !review.is_dry_run();

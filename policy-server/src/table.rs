@@ -15,6 +15,7 @@ use proviso_programs::Conditions;
 use tokio::sync::watch;
 
 use crate::budgets::Accounts;
+use crate::configuration::Content;
 use crate::lifecycle::prepare::PrepareError;
 use crate::manifests::ExperimentId;
 use crate::metrics::{ExperimentMetrics, PolicyMetrics};
@@ -146,6 +147,8 @@ pub struct Entry {
     pub failure: Option<Failure>,
     /// The requests of a request policy that this server must refuse; `None` if its live generation is loaded, or if it has none.
     pub unserved_requests: Option<UnservedRequests>,
+    /// True if the policy configures components, and decides about no requests.
+    pub is_configuration: bool,
     /// The generations that are being prepared.
     pub preparing: Vec<u64>,
     /// The generations that cannot be loaded, with the reason.
@@ -171,11 +174,13 @@ pub struct Revision {
     pub metrics: PolicyMetrics,
 }
 
-/// The enforcement point of a policy: the requests that it decides about.
+/// The enforcement point of a policy: the requests that it decides about, or the configuration of components.
 #[derive(Debug)]
 pub enum Point {
     Admission(AdmissionPoint),
     Request(RequestPoint),
+    /// The policy configures components and decides about no requests. Its program has the content.
+    Configuration,
 }
 
 /// The requests to the Kubernetes API that a policy decides about.
@@ -245,12 +250,12 @@ impl RequestPoint {
 }
 
 impl Revision {
-    /// Returns the requests to the Kubernetes API that the policy decides about; `None` for a request policy.
+    /// Returns the requests to the Kubernetes API that the policy decides about; `None` for another policy.
     #[must_use]
     pub fn admission(&self) -> Option<&AdmissionPoint> {
         match &self.point {
             Point::Admission(point) => Some(point),
-            Point::Request(_) => None,
+            Point::Request(_) | Point::Configuration => None,
         }
     }
 
@@ -259,7 +264,7 @@ impl Revision {
     pub fn request(&self) -> Option<&RequestPoint> {
         match &self.point {
             Point::Request(point) => Some(point),
-            Point::Admission(_) => None,
+            Point::Admission(_) | Point::Configuration => None,
         }
     }
 
@@ -268,6 +273,16 @@ impl Revision {
         match &self.point {
             Point::Admission(_) => EnforcementPoint::Admission,
             Point::Request(_) => EnforcementPoint::Request,
+            Point::Configuration => EnforcementPoint::Configuration,
+        }
+    }
+
+    /// Returns the content of a configuration policy; `None` for another policy.
+    #[must_use]
+    pub fn configuration(&self) -> Option<&Arc<Content>> {
+        match &self.program {
+            RevisionProgram::Configuration(content) => Some(content),
+            RevisionProgram::Code(_) | RevisionProgram::Requests(_) => None,
         }
     }
 

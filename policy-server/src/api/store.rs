@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proviso_core::PolicyId;
-use proviso_crds::PolicySpec;
+use proviso_crds::{PolicySpec, PreviewMetadata, PreviewState};
 use proviso_rest_api::{
     AwaitedEffect, Caller, Change, Code, CommitPreconditions, Error, ExperimentName, FieldViolation, NamespaceTenants,
     OperationResult, OperationSummary, PolicyStore, Preview, Progress, StoredExperiment, StoredOperation, StoredPolicy,
 };
 use tokio::sync::Semaphore;
 
+use crate::configuration::{Content, FolderConfiguration};
 use crate::folder::FolderStoreHandle;
 
 /// The number of programs that are compiled at the same time before they are stored.
@@ -23,27 +24,43 @@ type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug)]
 pub(super) struct FolderStore {
     folder: FolderStoreHandle,
+    configuration: Arc<FolderConfiguration>,
     compilations: Arc<Semaphore>,
 }
 
 impl FolderStore {
-    pub(super) fn new(folder: FolderStoreHandle) -> Self {
-        Self { folder, compilations: Arc::new(Semaphore::new(MAX_COMPILATIONS)) }
+    pub(super) fn new(folder: FolderStoreHandle, configuration: Arc<FolderConfiguration>) -> Self {
+        Self { folder, configuration, compilations: Arc::new(Semaphore::new(MAX_COMPILATIONS)) }
     }
 
-    /// Compiles the program of a request policy. A program that does not compile must not be stored. The task of the folder does not
+    /// Adds the canaries to an experiment on a configuration policy that is previewed.
+    fn with_canaries(&self, mut experiment: StoredExperiment) -> StoredExperiment {
+        let is_active = |preview: &&PreviewMetadata| preview.state == PreviewState::Active;
+        let preview = experiment.preview.as_ref().filter(is_active);
+        if let (Some(preview), Some(_)) = (preview, &experiment.spec.configuration) {
+            experiment.canaries = self.configuration.canaries(&experiment.name, preview.generation);
+        }
+        experiment
+    }
+
+    /// Compiles the program of a request policy, or the content of a configuration policy. A program that does not compile must not be stored. The task of the folder does not
     /// wait for the compiler.
-    async fn check_program(&self, spec: &PolicySpec) -> Result<()> {
-        if spec.request.is_none() {
+    async fn check_program(&self, policy: &PolicyId, spec: &PolicySpec) -> Result<()> {
+        if spec.request.is_none() && spec.configuration.is_none() {
             return Ok(());
         }
-        let (compilations, spec) = (Arc::clone(&self.compilations), spec.clone());
+        let (compilations, policy, spec) = (Arc::clone(&self.compilations), policy.clone(), spec.clone());
         let check = async move {
             let permit = compilations.acquire_owned().await;
             // A compilation that does not end in time keeps its permit until it ends.
             let compile = move || {
                 let _permit = permit;
-                proviso_programs::check("spec", &spec)
+                match spec.configuration {
+                    Some(configuration) => {
+                        Content::compile("spec", &policy, configuration, &spec.settings).err().into_iter().collect()
+                    }
+                    None => proviso_programs::check("spec", &spec),
+                }
             };
             tokio::task::spawn_blocking(compile).await
         };
@@ -94,7 +111,7 @@ impl PolicyStore for FolderStore {
     }
 
     async fn create_policy(&self, _: Option<&Caller>, id: &PolicyId, content: Change) -> Result<StoredPolicy> {
-        self.check_program(&content.spec).await?;
+        self.check_program(id, &content.spec).await?;
         let id = id.clone();
         self.folder.run(move |source, folder| source.create_policy(folder, &id, content)).await
     }
@@ -106,7 +123,7 @@ impl PolicyStore for FolderStore {
         revision: &str,
         content: Change,
     ) -> Result<StoredPolicy> {
-        self.check_program(&content.spec).await?;
+        self.check_program(id, &content.spec).await?;
         let (id, revision) = (id.clone(), revision.to_owned());
         self.folder.run(move |source, folder| source.update_policy(folder, &id, &revision, content)).await
     }
@@ -118,12 +135,14 @@ impl PolicyStore for FolderStore {
 
     async fn experiments(&self, _: Option<&Caller>, policy: Option<&PolicyId>) -> Result<Vec<StoredExperiment>> {
         let policy = policy.cloned();
-        self.folder.run(move |source, _| Ok(source.stored_experiments(policy.as_ref()))).await
+        let experiments = self.folder.run(move |source, _| Ok(source.stored_experiments(policy.as_ref()))).await?;
+        Ok(experiments.into_iter().map(|experiment| self.with_canaries(experiment)).collect())
     }
 
     async fn experiment(&self, _: Option<&Caller>, name: &ExperimentName) -> Result<StoredExperiment> {
         let name = name.clone();
-        self.folder.run(move |source, _| source.stored_experiment(&name)).await
+        let experiment = self.folder.run(move |source, _| source.stored_experiment(&name)).await?;
+        Ok(self.with_canaries(experiment))
     }
 
     async fn create_experiment(

@@ -22,7 +22,7 @@ use clap_complete::Shell;
 #[allow(clippy::doc_markdown, reason = "the doc comments are the help text that a terminal shows")]
 pub struct Arguments {
     /// Folder of manifests (*.yaml, *.yml, *.json at any depth): kinds ClusterPolicy, Policy, ClusterPolicyExperiment,
-    /// PolicyExperiment and Namespace; policies can read objects of other kinds if they name the kind in
+    /// PolicyExperiment, PolicySubscription and Namespace; policies can read objects of other kinds if they name the kind in
     /// contextAwareResources
     #[arg(long, value_name = "DIR", env = "PROVISO_MANIFESTS")]
     pub manifests: Option<PathBuf>,
@@ -134,6 +134,16 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", env = "PROVISO_API_TOKEN_FILE", requires = "manifests")]
     pub api_token_file: Option<PathBuf>,
 
+    /// Folder for the policies of components: for each PolicySubscription of --manifests, a folder with the service component name that
+    /// has the files event, items/<policy id> and record.json. The commands of the subscriptions run with the rights of this server.
+    /// Without the folder, nothing is delivered and no command runs
+    #[arg(long, value_name = "DIR", env = "PROVISO_DELIVER_TO", requires = "manifests")]
+    pub deliver_to: Option<PathBuf>,
+
+    /// Time between two comparisons of the policies that a component has with those that it should have, 1s to 24h
+    #[arg(long, value_name = "DURATION", env = "PROVISO_CATCH_UP_INTERVAL", default_value = "20m", value_parser = catch_up_interval)]
+    pub catch_up_interval: Duration,
+
     /// Maximum time limit of one evaluation of a policy in a namespace, 10ms to 30s; default: the time limit of all policies
     #[arg(long, value_name = "DURATION", env = "PROVISO_NAMESPACED_TIMEOUT", value_parser = evaluation_timeout)]
     pub namespaced_timeout: Option<Duration>,
@@ -215,6 +225,8 @@ Endpoints of --listen:
   /v1/policies, /v1/policies/*/experiments the REST API (AIP-236), described by /v1/openapi.json; not in a cluster
   POST /api/v1/engine/evaluate             a request to a service, for the chain of request policies; not in a cluster
   POST /api/v1alpha1/policies:evaluateRequest  the same, as in the API of the DCM project
+  /service_component_all/<name>, /policies_latest, /v1/kv/…, /api/v1alpha1/subscriptions
+                                           components and their policies, as ONAP's clients read them; not in a cluster
 Endpoints of --admin-listen:
   GET /readyz, /readyz?verbose, /livez, /metrics
   With --metrics-listen, /readyz?verbose and /metrics are served there only, to callers with a token
@@ -258,6 +270,10 @@ fn evaluation_timeout(text: &str) -> Result<Duration, String> {
 
 fn compile_timeout(text: &str) -> Result<Duration, String> {
     duration(text, Duration::from_millis(100), Duration::from_mins(10))
+}
+
+fn catch_up_interval(text: &str) -> Result<Duration, String> {
+    duration(text, Duration::from_secs(1), Duration::from_hours(24))
 }
 
 fn shutdown_delay(text: &str) -> Result<Duration, String> {

@@ -211,6 +211,7 @@ mod tests {
                     preview: None,
                     divergence: None,
                     samples: Vec::new(),
+                    canaries: Vec::new(),
                     problem: None,
                 },
             }

@@ -25,6 +25,7 @@ impl FolderSource {
         self.save_if_due().await;
         if std::mem::take(&mut self.is_changed) {
             let snapshot = self.publication().into_snapshot();
+            self.publish_configuration();
             let problems = self.problems.len() + self.conflicts.problems().count();
             self.metrics.manifest_problems.set(problems.try_into().unwrap_or(i64::MAX));
             if let Some(used) = self.publisher.publish(snapshot) {
@@ -108,7 +109,8 @@ impl FolderSource {
                     let end = object.preview.announced_end(&now);
                     publication.ending_experiments.extend(end.map(|end| (experiment.clone(), end.0)));
                 }
-                ObjectId::Namespace(_) => {}
+                // The deliveries report subscriptions.
+                ObjectId::Subscription(_) | ObjectId::Namespace(_) => {}
             }
         }
         for (id, problem) in refused {
@@ -133,7 +135,7 @@ impl FolderSource {
     }
 
     /// Returns the preview of an experiment, or the reason why it previews nothing.
-    fn candidate<'a>(
+    pub(super) fn candidate<'a>(
         &'a self,
         id: &ExperimentId,
         object: &'a Object,

@@ -16,7 +16,9 @@ use proviso_crds::PolicySpec;
 use serde_json::Value;
 
 use crate::lifecycle::prepare::module_references;
-use crate::manifests::{self, Annotations, DocumentPosition, Manifests, ObjectId, Problem, Sourced};
+use crate::manifests::{
+    self, Annotations, DocumentPosition, Manifests, ObjectId, Problem, Sourced, SubscriptionId, SubscriptionManifest,
+};
 use crate::state::{DigestText, ExperimentRecord};
 
 /// The time after a change during which a file is read at every poll. A second change within one tick of the file system's clock
@@ -27,6 +29,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub struct Scan {
     pub desired: BTreeMap<ObjectId, DesiredVersion>,
+    pub subscriptions: BTreeMap<SubscriptionId, Sourced<SubscriptionManifest>>,
     pub namespaces: BTreeMap<String, Sourced<Labels>>,
     /// The objects that programs may read if their permissions allow it, Namespaces among them.
     pub objects: Vec<Sourced<Value>>,
@@ -52,14 +55,10 @@ pub struct DesiredVersion {
 }
 
 impl Scan {
-    /// Returns true if an object that was last seen in this file may still exist although no readable document has it: its
-    /// document, its file or a folder of its file is unreadable.
+    /// Returns true if an object that was last seen in this file may still exist although no readable document has it.
     #[must_use]
     pub fn may_still_hold(&self, id: &ObjectId, file: &Path) -> bool {
-        self.problems.iter().any(|problem| match &problem.object {
-            Some(object) => object == id,
-            None => file.starts_with(&problem.place.file),
-        })
+        manifests::may_still_hold(&self.problems, id, file)
     }
 }
 
@@ -150,8 +149,9 @@ impl Folder {
     }
 
     fn read(&mut self) -> Scan {
-        let Manifests { policies, experiments, namespaces, objects, problems } = Manifests::read(&self.path);
-        let mut scan = Scan { namespaces, objects, problems, ..Scan::default() };
+        let Manifests { policies, experiments, subscriptions, namespaces, objects, problems } =
+            Manifests::read(&self.path);
+        let mut scan = Scan { subscriptions, namespaces, objects, problems, ..Scan::default() };
         let mut modules = ModuleFiles::new();
         for (id, sourced) in policies {
             let version = self.version(id.clone(), None, sourced, &mut modules);

@@ -53,7 +53,7 @@ pub(super) struct ObservedObject<'a> {
 }
 
 impl<'a> ObservedObject<'a> {
-    fn new(object: &'a Object) -> Option<Self> {
+    pub(super) fn new(object: &'a Object) -> Option<Self> {
         let fingerprint = object.fingerprint()?;
         let (spec, annotations) = match (&object.manifest, &object.record) {
             (Some(version), _) => (version.spec.as_ref(), version.annotations.clone()),
@@ -146,6 +146,7 @@ impl FolderSource {
             preview: preview.of(observed.generation),
             divergence,
             samples: samples.unwrap_or_default(),
+            canaries: Vec::new(),
             problem: self.problem(&object, observed.object),
         })
     }

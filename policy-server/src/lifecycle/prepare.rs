@@ -13,7 +13,7 @@ use proviso_artifacts::{Digest, Fetcher, Volume};
 use proviso_capabilities::{Grants, HostContext, PolicyHost};
 use proviso_core::request::ConstraintCache;
 use proviso_core::{Match, PolicyId, experiment};
-use proviso_crds::{Admission, Group, PolicySpec, Program as ProgramSpec, Tenants, Wasm};
+use proviso_crds::{Admission, Configuration, Group, PolicySpec, Program as ProgramSpec, Tenants, Wasm};
 use proviso_engines::{CompileError, Deadline, Program, group, wasm};
 use proviso_programs::{Conditions, compile_cel, compile_rego};
 use serde_json::{Map, Value};
@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use crate::budgets::{Budgets, within_webhook};
 use crate::compile::Compilers;
 use crate::config::Config;
+use crate::configuration::Content;
 use crate::metrics::Metrics;
 use crate::modules::Modules;
 use crate::program::{ObjectRequests, RevisionProgram};
@@ -135,11 +136,14 @@ impl Preparer {
 
     /// Returns the enforcement point of a policy.
     fn point(&self, Scope(at): Scope, policy: &PolicyId, spec: &PolicySpec) -> Result<Point, PrepareError> {
-        // The reader of the spec has refused specs with both sections, or with none.
-        match (&spec.admission, &spec.request) {
-            (Some(admission), _) => Ok(Point::Admission(self.admission_point(policy, admission)?)),
-            (None, Some(request)) => RequestPoint::new(&format!("{at}.request"), policy, request).map(Point::Request),
-            (None, None) => Err(PrepareError::NoPoint),
+        // The reader of the spec has refused specs with several sections, or with none.
+        match (&spec.admission, &spec.request, &spec.configuration) {
+            (Some(admission), ..) => Ok(Point::Admission(self.admission_point(policy, admission)?)),
+            (None, Some(request), _) => {
+                RequestPoint::new(&format!("{at}.request"), policy, request).map(Point::Request)
+            }
+            (None, None, Some(_)) => Ok(Point::Configuration),
+            (None, None, None) => Err(PrepareError::NoPoint),
         }
     }
 
@@ -187,6 +191,9 @@ impl Preparer {
     /// Returns an error if one of the steps fails.
     pub async fn prepare(&self, desired: &Desired, permit: Permit) -> Result<Prepared, PrepareError> {
         let Desired { policy, spec, scope: Scope(at), modules, was_prepared, .. } = desired;
+        if let Some(configuration) = &spec.configuration {
+            return self.configuration(at, policy, configuration, &spec.settings).await;
+        }
         if self.host_context.is_folder() {
             check_conditions(at, spec.admission.as_ref())?;
         }
@@ -235,8 +242,26 @@ impl Preparer {
             ProgramSpec::Group(spec) => Box::pin(self.group(field, spec, parts)).await.map(Program::Group),
             // The validation refuses it as a member of a group.
             ProgramSpec::Requests(_) => Err(PrepareError::Unsupported(format!("{field}.requests"))),
+            ProgramSpec::None => Err(PrepareError::NoProgram(field.to_owned())),
         };
         Ok(program?.with_host(host).with_memory_limit(self.compilers.memory_limit()))
+    }
+
+    /// Compiles the content of a configuration policy on a blocking thread.
+    async fn configuration(
+        &self,
+        at: &'static str,
+        policy: &PolicyId,
+        configuration: &Configuration,
+        settings: &Map<String, Value>,
+    ) -> Result<Prepared, PrepareError> {
+        let (id, configuration, settings) = (policy.clone(), configuration.clone(), settings.clone());
+        let compile = move || Ok(Content::compile(at, &id, configuration, &settings));
+        let compiled = self.compilers.source(policy, compile).await;
+        let compiled =
+            compiled.map_err(|error| PrepareError::Compile { field: format!("{at}.configuration"), error })?;
+        let content = compiled.map_err(PrepareError::Field)?;
+        Ok(Prepared { program: RevisionProgram::Configuration(Arc::new(content)), modules: BTreeMap::new() })
     }
 
     async fn wasm(

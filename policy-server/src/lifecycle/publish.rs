@@ -211,6 +211,8 @@ impl Entry {
 
     fn add(&mut self, View { generation, role, slot, .. }: &View<'_>) {
         let is_live = matches!(role, Role::Live);
+        let desired = slot.and_then(|slot| slot.desired.as_ref().ok());
+        self.is_configuration |= desired.is_some_and(|desired| desired.spec.configuration.is_some());
         let loaded = slot.and_then(Slot::loaded);
         if is_live && loaded.is_none() {
             self.has_unloaded_live = true;

@@ -9,12 +9,13 @@ use proviso_core::PolicyId;
 use proviso_core::matching::Labels;
 use proviso_core::policy_id;
 use proviso_crds::validation::{self, FieldError};
-use proviso_crds::{ExperimentSpec, PolicySpec};
+use proviso_crds::{ExperimentSpec, PolicySpec, PolicySubscriptionSpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::id::{ExperimentId, ObjectId};
+use super::SubscriptionManifest;
+use super::id::{ExperimentId, ObjectId, SubscriptionId};
 use super::nodes::Nodes;
 
 /// `metadata.annotations`.
@@ -24,6 +25,7 @@ pub type Annotations = BTreeMap<String, String>;
 pub(super) enum Object {
     Policy(PolicyId, Box<PolicySpec>, Annotations),
     Experiment(ExperimentId, Box<ExperimentSpec>, Annotations),
+    Subscription(SubscriptionId, Box<SubscriptionManifest>, Annotations),
     Namespace(String, Labels, Box<Value>),
     /// An object of another kind.
     Other(Box<Value>),
@@ -35,6 +37,7 @@ impl Object {
         match self {
             Self::Policy(id, ..) => Some(ObjectId::Policy(id.clone())),
             Self::Experiment(id, ..) => Some(ObjectId::Experiment(id.clone())),
+            Self::Subscription(id, ..) => Some(ObjectId::Subscription(id.clone())),
             Self::Namespace(name, ..) => Some(ObjectId::Namespace(name.clone())),
             Self::Other(_) => None,
         }
@@ -185,9 +188,18 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
             reader.validated(&object, validation::experiment(&spec))?;
             Ok(Some(Object::Experiment(id, Box::new(spec), annotations)))
         }
+        "PolicySubscription" => {
+            let (namespace, name) = (namespace.unwrap_or_default(), outline.metadata.name);
+            let id = SubscriptionId { namespace, name };
+            let object = ObjectId::Subscription(id.clone());
+            let Manifest { metadata, spec } = reader.whole::<PolicySubscriptionSpec>(&object)?;
+            reader.validated(&object, spec.check(&id.namespace, &id.name))?;
+            let subscription = SubscriptionManifest { spec, labels: metadata.labels.unwrap_or_default() };
+            Ok(Some(Object::Subscription(id, Box::new(subscription), metadata.annotations.unwrap_or_default())))
+        }
         kind => {
             let message = format!(
-                "is {kind:?}, which is none of ClusterPolicy, Policy, ClusterPolicyExperiment and PolicyExperiment of {group_version}"
+                "is {kind:?}, which is none of ClusterPolicy, Policy, ClusterPolicyExperiment, PolicyExperiment and PolicySubscription of {group_version}"
             );
             Err(whole("kind", reader.nodes.line("kind"), message))
         }
@@ -195,7 +207,7 @@ pub(super) fn read(text: &str) -> Result<Option<Object>, Vec<Fault>> {
 }
 
 /// The planned sections of a spec that this version does not serve.
-const UNSERVED_SECTIONS: [&str; 4] = ["request", "configuration", "rollout", "promotion"];
+const UNSERVED_SECTIONS: [&str; 2] = ["rollout", "promotion"];
 
 struct Reader<'a> {
     text: &'a str,
@@ -205,14 +217,20 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Reads a manifest of one of Proviso's kinds. Each unknown field is a fault.
     fn manifest<S: DeserializeOwned>(&self, object: &ObjectId) -> Result<(Annotations, S), Vec<Fault>> {
+        let Manifest { metadata, spec } = self.whole(object)?;
+        Ok((metadata.annotations.unwrap_or_default(), spec))
+    }
+
+    /// Reads a manifest of one of Proviso's kinds, with its metadata. Each unknown field is a fault.
+    fn whole<S: DeserializeOwned>(&self, object: &ObjectId) -> Result<Manifest<S>, Vec<Fault>> {
         let mut unknown = Vec::new();
         let typed = self.deserialize::<Manifest<S>>(|path| unknown.push(path));
         let fault = |fault: Fault| Fault { object: Some(object.clone()), ..fault };
-        let Manifest { metadata, spec } = typed.map_err(|error| vec![fault(error)])?;
+        let manifest = typed.map_err(|error| vec![fault(error)])?;
         // `read` has checked the first two. A status, which `kubectl get -o yaml` prints, is ignored.
         unknown.retain(|path| !["apiVersion", "kind", "status"].contains(&path.as_str()));
         let faults: Vec<_> = unknown.into_iter().map(|field| fault(self.unknown(field))).collect();
-        if faults.is_empty() { Ok((metadata.annotations.unwrap_or_default(), spec)) } else { Err(faults) }
+        if faults.is_empty() { Ok(manifest) } else { Err(faults) }
     }
 
     /// Reads a kind of Kubernetes. It may have unknown fields, of a newer version of Kubernetes.

@@ -211,6 +211,7 @@ fn identity(object: &ObjectId) -> (&'static str, Option<&str>, &str) {
         ObjectId::Policy(id) => ("ClusterPolicy", None, id.name()),
         ObjectId::Experiment(id) if id.namespace.is_some() => ("PolicyExperiment", id.namespace.as_deref(), &id.name),
         ObjectId::Experiment(id) => ("ClusterPolicyExperiment", None, &id.name),
+        ObjectId::Subscription(id) => ("PolicySubscription", Some(&id.namespace), &id.name),
         ObjectId::Namespace(name) => ("Namespace", None, name),
     }
 }
@@ -267,7 +268,7 @@ fn resolve_program(program: &mut Program, from: &Path) {
         Program::Group(group) => {
             group.members.values_mut().for_each(|member| resolve_program(&mut member.program, from));
         }
-        Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
+        Program::None | Program::Rego(_) | Program::Cel(_) | Program::Requests(_) => {}
     }
 }
 

@@ -28,11 +28,25 @@ impl From<&ExperimentName> for ExperimentId {
     }
 }
 
+/// The id of a `PolicySubscription`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubscriptionId {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl fmt::Display for SubscriptionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ns.{}.{}", self.namespace, self.name)
+    }
+}
+
 /// The id of the object in a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectId {
     Policy(PolicyId),
     Experiment(ExperimentId),
+    Subscription(SubscriptionId),
     Namespace(String),
 }
 
@@ -41,6 +55,7 @@ impl fmt::Display for ObjectId {
         match self {
             Self::Policy(id) => id.fmt(f),
             Self::Experiment(id) => write!(f, "experiment {id}"),
+            Self::Subscription(id) => write!(f, "subscription {id}"),
             Self::Namespace(name) => write!(f, "namespace {name}"),
         }
     }

@@ -13,6 +13,7 @@ mod client_ca;
 mod commits;
 mod compiling;
 mod confidential;
+mod configuration;
 mod context;
 mod expiry;
 mod malformed;

@@ -26,13 +26,17 @@ pub enum PrepareError {
     Compile { field: String, error: CompileFailure },
     #[error("{0}: is not served by this version: remove it")]
     Unsupported(String),
+    #[error("{0}: is missing")]
+    NoProgram(String),
     #[error("the module {0} changed while it was being read")]
     Changed(String),
     #[error("{field}: {error}")]
     Digest { field: String, error: DigestError },
     #[error("the record of {0} names no policy: remove it from the state folder")]
     Record(ObjectId),
-    #[error("spec: has neither `admission` nor `request`: say which requests the policy decides about")]
+    #[error(
+        "spec: has none of `admission`, `request` and `configuration`: say which requests the policy decides about, or what it configures"
+    )]
     NoPoint,
     #[error("{0}: a file:// module is for a policy server over a folder: name one that every replica can fetch")]
     File(String),
@@ -76,6 +80,7 @@ impl PrepareError {
             | Self::Record(_)
             | Self::RequestSelector(_)
             | Self::NoPoint
+            | Self::NoProgram(_)
             | Self::File(_) => Reason::INVALID,
             Self::Stopped(_) => Reason::COMPILE_ERROR,
         }

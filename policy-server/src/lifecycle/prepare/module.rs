@@ -21,7 +21,7 @@ pub fn module_references(program: &ProgramSpec) -> Vec<&Wasm> {
         ProgramSpec::Group(group) => {
             group.members.values().flat_map(|member| module_references(&member.program)).collect()
         }
-        ProgramSpec::Rego(_) | ProgramSpec::Cel(_) | ProgramSpec::Requests(_) => Vec::new(),
+        ProgramSpec::None | ProgramSpec::Rego(_) | ProgramSpec::Cel(_) | ProgramSpec::Requests(_) => Vec::new(),
     }
 }
 
