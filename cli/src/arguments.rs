@@ -10,6 +10,7 @@ mod output;
 mod policies;
 mod server;
 mod signatures;
+mod subscriptions;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub use output::{ExportForm, Form, Output};
 pub use policies::{Evaluate, Import, Registries, Run, Test, TestForm};
 pub use server::Server;
 pub use signatures::Signatures;
+pub use subscriptions::{List as SubscriptionList, Resend, Status as SubscriptionStatus, Subscription, Subscriptions};
 
 use self::duration::duration;
 use crate::policy_ref::PolicyRef;
@@ -48,8 +50,10 @@ impl Arguments {
     /// name the server become environment variables before the program name. `matches` are the matches of these arguments.
     #[must_use]
     pub fn command_prefix(&self, matches: &ArgMatches, program: &'static str) -> &'static str {
-        let (Command::Experiment(Experiments { server, .. }), Some((_, matches))) =
-            (&self.command, matches.subcommand())
+        let (
+            Command::Experiment(Experiments { server, .. }) | Command::Subscriptions(Subscriptions { server, .. }),
+            Some((_, matches)),
+        ) = (&self.command, matches.subcommand())
         else {
             return program;
         };
@@ -74,6 +78,11 @@ pub enum Command {
     /// Works with the cluster, or with --server with a policy server over a folder.
     #[command(visible_alias = "exp", alias = "experiments", arg_required_else_help = true)]
     Experiment(Experiments),
+    /// Show and repeat the delivery of configuration policies to components
+    ///
+    /// Works with the cluster, or with --server with an operator or a policy server over a folder.
+    #[command(visible_alias = "sub", alias = "subscription", arg_required_else_help = true)]
+    Subscriptions(Subscriptions),
     Test(Test),
     Run(Run),
     Evaluate(Evaluate),
@@ -201,6 +210,7 @@ pub fn command(program: &'static str) -> clap::Command {
   {program} experiment create stricter --from policy/required-labels -f changed.yaml --start
   {program} experiment status stricter --watch
   {program} experiment commit stricter
+  {program} subscriptions status collector --diff
   {program} test policies/
   {program} run policy.yaml pod.yaml
 
@@ -270,6 +280,10 @@ mod tests {
             (vec!["exp", "start", "a", "--timeout", "1m"], "--wait"),
             (vec!["exp", "status", "a", "-A"], "cannot be used with"),
             (vec!["exp", "commit"], "<EXPERIMENT>"),
+            (vec!["subscriptions", "list", "-A", "-n", "team"], "cannot be used with"),
+            (vec!["subscriptions", "status", "team/a"], "--namespace"),
+            (vec!["sub", "resend"], "<SUBSCRIPTION>"),
+            (vec!["sub", "resend", "a", "--timeout", "soon"], "90s or 5m"),
         ] {
             let error = parse(&arguments).unwrap_err();
             assert!(error.contains(wanted), "{arguments:?}: {error}");

@@ -8,8 +8,9 @@ use crate::arguments::{Connection, Server as ServerArguments};
 use crate::cluster::{Action, Cluster, Scope, Watched};
 use crate::error::Error;
 use crate::found::{Found, Omitted, Updates};
-use crate::objects::{ExperimentObject, PolicyObject};
+use crate::objects::{ExperimentObject, PolicyObject, SubscriptionObject};
 use crate::policy_ref::PolicyRef;
+use crate::report::{Bodies, ItemReport};
 use crate::server::{Operation, Server};
 
 /// The API that the commands about experiments use.
@@ -174,6 +175,66 @@ impl Backend {
                 Ok(Started::InCluster(cluster.clone()))
             }
             Self::Server(server) => Ok(Started::Operation(server.act(experiment, action).await?)),
+        }
+    }
+
+    /// Returns the subscriptions of the user's namespace, or of all namespaces.
+    ///
+    /// # Errors
+    /// When the request fails.
+    pub async fn subscriptions(&self, of_all_namespaces: bool) -> Result<Found<SubscriptionObject>, Error> {
+        match self {
+            Self::Cluster(cluster) => cluster.subscriptions(of_all_namespaces).await,
+            Self::Server(server) => server.subscriptions(of_all_namespaces).await,
+        }
+    }
+
+    /// Finds the subscription of this name in the user's namespace.
+    ///
+    /// # Errors
+    /// When it does not exist, or a request fails.
+    pub async fn find_subscription(&self, name: &str) -> Result<SubscriptionObject, Error> {
+        match self {
+            Self::Cluster(cluster) => cluster.find_subscription(name).await,
+            Self::Server(server) => server.find_subscription(name).await,
+        }
+    }
+
+    /// Reads the subscription again; `None` if it no longer exists.
+    ///
+    /// # Errors
+    /// When the request fails.
+    pub async fn reload_subscription(&self, it: &SubscriptionObject) -> Result<Option<SubscriptionObject>, Error> {
+        match self {
+            Self::Cluster(cluster) => cluster.subscription(&it.name).await,
+            Self::Server(server) => server.subscription(&it.name).await,
+        }
+    }
+
+    /// Returns the bodies of the policies of a component, and the objects that the user may not read. `items` are its policies.
+    ///
+    /// # Errors
+    /// When a request fails.
+    pub async fn bodies(
+        &self,
+        subscription: &SubscriptionObject,
+        items: &[ItemReport],
+    ) -> Result<(Bodies, Vec<Omitted>), Error> {
+        match self {
+            Self::Cluster(cluster) => cluster.bodies(subscription, items).await,
+            Self::Server(server) => Ok((server.bodies(&subscription.name, items).await?, Vec::new())),
+        }
+    }
+
+    /// Requests that all policies of a component are sent again. `value` is a new value for a request to a cluster. Returns the value
+    /// that the status of the subscription will have.
+    ///
+    /// # Errors
+    /// When the request fails.
+    pub async fn request_resend(&self, subscription: &SubscriptionObject, value: String) -> Result<String, Error> {
+        match self {
+            Self::Cluster(cluster) => cluster.request_resend(subscription, &value).await.map(|()| value),
+            Self::Server(server) => server.request_resend(subscription).await,
         }
     }
 }

@@ -3,7 +3,9 @@
 mod action;
 mod connect;
 mod experiments;
+mod policy_bodies;
 mod scope;
+mod subscriptions;
 mod watch;
 mod watched;
 
@@ -21,7 +23,7 @@ use crate::access::Access;
 use crate::error::{Error, Missing, root_cause};
 use crate::found::{Found, Omitted};
 use crate::kinds::Pair;
-use crate::objects::{PolicyObject, RevisionObject};
+use crate::objects::{PolicyObject, RevisionObject, SubscriptionName};
 use crate::policy_ref::PolicyRef;
 
 pub use action::Action;
@@ -258,6 +260,15 @@ pub fn similar_ids(name: &str, ids: &[PolicyId]) -> Vec<PolicyId> {
     let names: Vec<_> = ids.iter().map(PolicyId::name).collect();
     let close = similar::get_close_matches(name, &names, 3, MIN_SIMILARITY);
     ids.iter().filter(|id| close.contains(&id.name())).take(3).cloned().collect()
+}
+
+/// Returns the names of subscriptions that are equal or similar to `name`, at most 3. Equal names are in other namespaces.
+#[must_use]
+pub fn similar_names(name: &str, names: Vec<SubscriptionName>) -> Vec<SubscriptionName> {
+    let own: Vec<_> = names.iter().map(|it| it.name.as_str()).collect();
+    let close: Vec<_> =
+        similar::get_close_matches(name, &own, 3, MIN_SIMILARITY).into_iter().map(str::to_owned).collect();
+    names.into_iter().filter(|it| close.contains(&it.name)).take(3).collect()
 }
 
 fn id(object: &DynamicObject) -> Option<PolicyId> {

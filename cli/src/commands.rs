@@ -13,7 +13,9 @@ pub mod rollback;
 pub mod run;
 mod screen;
 pub mod status;
+pub mod subscriptions;
 pub mod test;
+mod watch;
 
 use std::io::{IsTerminal as _, Write as _};
 

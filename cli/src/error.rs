@@ -10,6 +10,7 @@ use proviso_evaluation::suite::{FilterError, SuiteError};
 use proviso_import::{ImportError, ImportErrors};
 
 use crate::access::Access;
+use crate::objects::SubscriptionName;
 use crate::server::error::ServerError;
 
 /// The error of a command.
@@ -33,6 +34,8 @@ pub enum Error {
     Refused { access: Access, cause: String },
     #[error("there is no {0}")]
     Missing(Missing),
+    #[error("there is no PolicySubscription {} in the namespace {}", .0.name.name, .0.name.namespace)]
+    MissingSubscription(MissingSubscription),
     #[error("{name} is the name of two {what}")]
     Ambiguous { what: &'static str, name: String, ids: Vec<PolicyId> },
     #[error("{what} is invalid: {error}")]
@@ -104,6 +107,14 @@ pub struct Missing {
     pub forbidden: Vec<Access>,
 }
 
+/// A subscription that was not found.
+#[derive(Debug)]
+pub struct MissingSubscription {
+    pub name: SubscriptionName,
+    /// The existing subscriptions with a similar name.
+    pub similar: Vec<SubscriptionName>,
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = self.candidates.iter().map(|id| match id.namespace() {
@@ -136,6 +147,7 @@ impl Error {
             }
             Self::NotInstalled(_) => "Install Proviso, or choose the right cluster with --context.".to_owned(),
             Self::Missing(missing) => missing.remedy(program)?,
+            Self::MissingSubscription(missing) => missing.remedy(program),
             Self::Ambiguous { ids, .. } => format!("Use one of these names: {}.", join(ids)),
             Self::Malformed { .. } => "Is this program older than Proviso in the cluster? See --version.".to_owned(),
             Self::NoRevision { kept, .. } if kept.is_empty() => "No generation is kept.".to_owned(),
@@ -206,6 +218,17 @@ impl Missing {
         }
         remedies.extend(self.show.map(|show| format!("`{program} {show} -A` shows all.")));
         (!remedies.is_empty()).then(|| remedies.join(" "))
+    }
+}
+
+impl MissingSubscription {
+    fn remedy(&self, program: &str) -> String {
+        let all = format!("`{program} subscriptions list -A` shows all.");
+        let similar = self.similar.iter().map(|SubscriptionName { namespace, name }| format!("{name} -n {namespace}"));
+        match similar.collect::<Vec<_>>()[..] {
+            [] => all,
+            ref similar => format!("Did you mean {}? {all}", similar.join(" or ")),
+        }
     }
 }
 

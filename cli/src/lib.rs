@@ -26,6 +26,7 @@ mod rollback;
 mod scaffold;
 mod server;
 mod signatures;
+mod subscription_ref;
 mod terminal;
 
 use std::ffi::OsStr;
@@ -35,7 +36,7 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 
-use arguments::{Arguments, Command, Experiments};
+use arguments::{Arguments, Command, Experiments, Subscriptions};
 use backend::Backend;
 use cluster::Cluster;
 use commands::Session;
@@ -81,6 +82,10 @@ fn run(arguments: &Arguments, program: &'static str) -> Result<ExitCode, Error> 
             Command::Experiment(Experiments { server, command }) => {
                 let session = Session { backend: Backend::connect(&arguments.connection, server).await?, program };
                 commands::experiment::run(&session, command).await
+            }
+            Command::Subscriptions(Subscriptions { server, command }) => {
+                let session = Session { backend: Backend::connect(&arguments.connection, server).await?, program };
+                commands::subscriptions::run(&session, command).await
             }
             Command::Test(arguments) => commands::test::run(arguments).await,
             Command::Run(command) => {

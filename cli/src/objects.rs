@@ -8,6 +8,7 @@ mod fields;
 mod policy;
 mod rest;
 mod revision;
+mod subscription;
 #[cfg(test)]
 pub mod tests;
 
@@ -15,3 +16,4 @@ pub use error::ObjectError;
 pub use experiment::ExperimentObject;
 pub use policy::PolicyObject;
 pub use revision::RevisionObject;
+pub use subscription::{SubscriptionName, SubscriptionObject};

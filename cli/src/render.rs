@@ -13,6 +13,7 @@ mod page;
 mod request;
 mod revisions;
 mod style;
+mod subscriptions;
 mod suite;
 mod table;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use module::module;
 pub use overview::overview;
 pub use request::request;
 pub use revisions::{list, show};
+pub use subscriptions::{subscription, subscriptions};
 pub use suite::{junit, suite, summary as suite_summary, tap};
 pub use text::printable;
 pub use verdict::verdict;

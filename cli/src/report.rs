@@ -11,8 +11,10 @@ pub mod module;
 mod next_step;
 mod overview;
 mod policy;
+mod policy_bodies;
 pub mod request;
 mod revision;
+mod subscription;
 pub mod verdict;
 
 pub use detail::Detail;
@@ -22,4 +24,8 @@ pub use experiment::{ExperimentDetail, ExperimentOverview, ExperimentReport};
 pub use next_step::{CommandContext, NextStep};
 pub use overview::Overview;
 pub use policy::PolicyReport;
+pub use policy_bodies::{Bodies, Body, PolicyBodies};
 pub use revision::{RevisionReport, RevisionState, ShownRevision, list};
+pub use subscription::{
+    DeliveryState, ItemReport, ItemState, SubscriptionDetail, SubscriptionOverview, SubscriptionReport,
+};

@@ -92,12 +92,12 @@ pub enum Step {
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The new generation is live.
-    Live { generation: i64 },
+    /// The new generation is live. `summary` is the state of the policy in a sentence.
+    Live { summary: String },
     /// The new generation is disabled.
-    Disabled { generation: i64 },
+    Disabled { generation: i64, summary: String },
     /// The new generation does not work.
-    Failed { generation: i64, live: Option<i64>, problem: Failure },
+    Failed { summary: String, problem: Failure },
     /// The operator refused the request; the text is its message.
     Refused(String),
     /// The policy has the requested spec already.
@@ -133,11 +133,9 @@ impl Request {
         }
         let report = PolicyReport::new(policy);
         match (report.phase, report.problem) {
-            (PolicyPhase::Active, _) => Step::Done(Outcome::Live { generation }),
-            (PolicyPhase::Disabled, _) => Step::Done(Outcome::Disabled { generation }),
-            (PolicyPhase::Failed, Some(problem)) => {
-                Step::Done(Outcome::Failed { generation, live: report.live_generation, problem })
-            }
+            (PolicyPhase::Active, _) => Step::Done(Outcome::Live { summary: report.summary }),
+            (PolicyPhase::Disabled, _) => Step::Done(Outcome::Disabled { generation, summary: report.summary }),
+            (PolicyPhase::Failed, Some(problem)) => Step::Done(Outcome::Failed { summary: report.summary, problem }),
             _ => Step::RollingOut {
                 generation,
                 summary: report.summary,
@@ -169,17 +167,11 @@ impl Outcome {
 
     fn message(&self, origin: &str) -> String {
         match self {
-            Self::Live { generation } => format!("generation {generation} answers requests, with the spec of {origin}"),
-            Self::Disabled { generation } => {
-                format!("generation {generation} has the spec of {origin}: it is disabled, and decides no requests")
+            Self::Live { summary } => format!("{summary}, with the spec of {origin}"),
+            Self::Disabled { generation, summary } => {
+                format!("generation {generation} has the spec of {origin}: {summary}")
             }
-            Self::Failed { generation, live, problem } => {
-                let answering = live.map_or_else(
-                    || "the policy decides no requests".to_owned(),
-                    |live| format!("generation {live} goes on answering"),
-                );
-                format!("generation {generation} does not work; {answering}: {problem}")
-            }
+            Self::Failed { summary, problem } => format!("{summary}: {problem}"),
             Self::Refused(message) => format!("the operator refused: {message}"),
             Self::Unchanged => format!("nothing to do: it has the spec of {origin} already"),
             Self::Superseded { generation } => {
@@ -264,7 +256,10 @@ mod tests {
         let Step::RollingOut { generation: 6, .. } = request.step(Some(&updating), &[]) else {
             panic!("generation 6 is not being rolled out")
         };
-        assert_eq!(request.step(Some(&policy(6, &active(6))), &[]), Step::Done(Outcome::Live { generation: 6 }));
+        assert_eq!(
+            request.step(Some(&policy(6, &active(6))), &[]),
+            Step::Done(Outcome::Live { summary: "generation 6 answers requests".to_owned() })
+        );
         let failure = request.step(Some(&policy(6, &failed(6, 4, "CacheError", "full"))), &[]);
         assert_eq!(
             failure.message("generation 4"),

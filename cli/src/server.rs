@@ -5,6 +5,7 @@ mod client;
 mod connect;
 pub mod error;
 mod operation;
+mod subscriptions;
 
 use std::time::Duration;
 

@@ -1,24 +1,19 @@
 //! `proviso status`.
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use proviso_crds::PolicyPhase;
 use serde::Serialize;
 
-use super::{Session, clear_screen, in_form, print};
-use crate::arguments::{Form, Status};
+use super::{Session, in_form, print, watch};
+use crate::arguments::Status;
 use crate::error::Error;
 use crate::found::Omitted;
 use crate::objects::PolicyObject;
 use crate::policy_ref::PolicyRef;
 use crate::render;
 use crate::report::{Detail, EventReport, Overview};
-use crate::terminal;
 
-/// The interval between two reads of `--watch`. A watch would need the verb `watch`; reading needs only `get` and `list`.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// The exit code while a policy is being rolled out.
 const EXIT_ROLLING_OUT: u8 = 3;
 
@@ -31,43 +26,14 @@ enum Report {
 }
 
 pub async fn run(session: &Session, arguments: &Status) -> Result<ExitCode, Error> {
-    let mut report = read_report(session, arguments).await?;
+    let report = read_report(session, arguments).await?;
     if !arguments.watch {
         print(&text(session, arguments, &report)?)?;
         return Ok(exit_code(&report));
     }
-    show(session, arguments, &report)?;
-    let mut last_error = None;
-    loop {
-        tokio::time::sleep(POLL_INTERVAL).await;
-        match read_report(session, arguments).await {
-            Ok(new) => {
-                let is_changed = last_error.take().is_some() || new != report;
-                // A terminal shows new ages; any other output gets only changes.
-                if is_changed || std::io::stdout().is_terminal() {
-                    show(session, arguments, &new)?;
-                }
-                report = new;
-            }
-            Err(error) => {
-                let message = error.to_string();
-                if last_error.as_ref() != Some(&message) {
-                    terminal::print_error(&error, session.program);
-                }
-                last_error = Some(message);
-            }
-        }
-    }
-}
-
-fn show(session: &Session, arguments: &Status, report: &Report) -> Result<(), Error> {
-    clear_screen()?;
-    match arguments.output.output {
-        // One document a line, so that a reader can separate the documents.
-        Form::Json => print(&(serde_json::to_string(report)? + "\n")),
-        Form::Yaml => print(&format!("---\n{}", text(session, arguments, report)?)),
-        Form::Table | Form::Wide => print(&(text(session, arguments, report)? + "\n")),
-    }
+    let read = async || read_report(session, arguments).await;
+    let show = |report: &Report| watch::show(report, arguments.output.output, || text(session, arguments, report));
+    match watch::watch(session.program, report, read, show).await? {}
 }
 
 fn text(session: &Session, arguments: &Status, report: &Report) -> Result<String, Error> {

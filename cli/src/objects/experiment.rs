@@ -74,6 +74,12 @@ impl ExperimentObject {
         })
     }
 
+    /// Returns true for an experiment on a configuration policy: its candidate is delivered to canaries.
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        self.spec["configuration"].is_object()
+    }
+
     /// Returns the state of the preview; `None` before the first start. An update suspends the preview at once, even if the
     /// status does not show it yet.
     #[must_use]

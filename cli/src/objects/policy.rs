@@ -72,9 +72,16 @@ impl PolicyObject {
         self.spec["enabled"].as_bool().unwrap_or(true)
     }
 
+    /// Returns true for a policy with `spec.configuration`: it configures components, and no policy server evaluates it.
     #[must_use]
-    pub fn policy_server(&self) -> &str {
-        self.spec["policyServer"].as_str().unwrap_or("default")
+    pub fn is_configuration(&self) -> bool {
+        self.spec["configuration"].is_object()
+    }
+
+    /// Returns the name of the policy server; `None` for a policy that no policy server evaluates.
+    #[must_use]
+    pub fn policy_server(&self) -> Option<&str> {
+        (!self.is_configuration()).then(|| self.spec["policyServer"].as_str().unwrap_or("default"))
     }
 
     /// Returns the name of a generation of this policy, such as `ns.team.labels generation 2 (live, newest)`.

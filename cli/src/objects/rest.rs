@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::{
-    DivergenceCounts, DivergenceSample, ExperimentStatus, PolicyStatus, PreviewLogging, PreviewMetadata, PreviewState,
-    StopCause,
+    Canary, DivergenceCounts, DivergenceSample, ExperimentStatus, PolicyStatus, PreviewLogging, PreviewMetadata,
+    PreviewState, StopCause,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -44,6 +44,8 @@ struct ExperimentResource {
     divergence: Option<DivergenceCounts>,
     #[serde(default)]
     samples: Vec<DivergenceSample>,
+    #[serde(default)]
+    canaries: Vec<Canary>,
     create_time: Option<Time>,
     state_reason: Option<String>,
     #[serde(default)]
@@ -138,6 +140,7 @@ impl ExperimentObject {
                 preview_metadata: preview,
                 divergence: experiment.divergence,
                 samples: experiment.samples,
+                canaries: experiment.canaries,
                 ..ExperimentStatus::default()
             },
             is_in_cluster: false,

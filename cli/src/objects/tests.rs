@@ -110,3 +110,22 @@ fn a_policy_without_a_status_is_read() {
     assert_eq!((policy.observed_generation(), policy.status.phase), (None, None));
     assert_eq!((policy.id.as_str(), policy.kind(), policy.is_enabled()), ("ns.team.labels", PolicyKind::Policy, true));
 }
+
+/// Returns the subscription `collector` in the namespace `team`.
+pub fn subscription(generation: i64, status: &Value) -> SubscriptionObject {
+    let object = json!({
+        "metadata": {
+            "name": "collector", "namespace": "team", "uid": "u", "generation": generation,
+            "creationTimestamp": "2026-11-09T10:00:00Z",
+        },
+        "spec": {
+            "component": {"kind": "Deployment", "name": "collector"},
+            "policies": [{"id": "cluster.memory"}],
+            "delivery": {
+                "configMap": "collector-policies", "notify": {"exec": {"command": ["/component", "reconfigure"]}},
+            },
+        },
+        "status": status,
+    });
+    SubscriptionObject::read(&serde_json::from_value(object).unwrap()).unwrap()
+}

@@ -30,7 +30,8 @@ pub fn detail(detail: &Detail, view: &View) -> String {
     if !policy.conditions.is_empty() {
         steps(&mut page, policy, view);
     }
-    for revision in &detail.revisions {
+    // No replica loads a policy without a policy server.
+    for revision in detail.revisions.iter().filter(|_| policy.policy_server.is_some()) {
         replicas(&mut page, policy, revision, view);
     }
     if !detail.events.is_empty() {
@@ -53,7 +54,7 @@ fn policy_facts(policy: &PolicyReport, revisions: &[RevisionReport], view: &View
     let place = policy.namespace.as_ref().map_or_else(String::new, |it| format!(" in the namespace {it}"));
     let age = view.age(policy.created.as_ref().map(|time| time.0));
     let mut facts = vec![("Policy", format!("{}{place}, {age} old", policy.reference()))];
-    facts.push(("Server", policy.policy_server.clone()));
+    facts.extend(policy.policy_server.clone().map(|server| ("Server", server)));
     if let Some(mode) = policy.mode {
         facts.push(("Mode", format!("{mode:?}")));
     }
@@ -89,7 +90,7 @@ fn steps(page: &mut String, policy: &PolicyReport, view: &View) {
         // The top of the page has the message of a failed rollout.
         let message = if state.0 == "failed" { &condition.reason } else { &condition.message };
         table.row(vec![
-            step_name(&condition.type_).into(),
+            step_name(policy, &condition.type_).into(),
             if view.is_wide { format!("{}={}", condition.type_, condition.status) } else { String::new() }.into(),
             Cell::new(state.0, state.1),
             view.age(Some(condition.last_transition_time.0)).into(),
@@ -100,8 +101,11 @@ fn steps(page: &mut String, policy: &PolicyReport, view: &View) {
 }
 
 /// Returns the name of the rollout step that a condition is about.
-fn step_name(condition: &str) -> &str {
+fn step_name<'a>(policy: &PolicyReport, condition: &'a str) -> &'a str {
+    let is_configuration = policy.policy_server.is_none();
     match ConditionType::parse(condition) {
+        Some(ConditionType::Initialized) if is_configuration => "Content checked",
+        Some(ConditionType::Live) if is_configuration => "Configuring components",
         Some(ConditionType::Scheduled) => "Revision created",
         Some(ConditionType::Initialized) => "Program prepared",
         Some(ConditionType::Ready) => "Loaded by every replica",

@@ -1,7 +1,7 @@
 //! The page about one experiment.
 
 use anstyle::Style;
-use proviso_crds::{DivergenceCounts, DivergenceSample, PreviewLogging, PreviewState};
+use proviso_crds::{Canary, CanaryResult, DivergenceCounts, DivergenceSample, PreviewLogging, PreviewState};
 
 use super::page::{facts, heading, next_step, paragraph};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
@@ -55,7 +55,7 @@ pub fn experiment(detail: &ExperimentDetail, view: &View) -> String {
     page
 }
 
-/// Renders the state, the counts and the samples.
+/// Renders the state, the counts, the samples and the canaries.
 fn state_and_counts(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = head(experiment, view);
     if let Some(counts) = &experiment.divergence {
@@ -65,7 +65,30 @@ fn state_and_counts(experiment: &ExperimentReport, view: &View) -> String {
         heading(&mut page, "Samples of differences");
         page.push_str(&samples(&experiment.samples, view));
     }
+    if !experiment.canaries.is_empty() {
+        heading(&mut page, "Canaries");
+        page.push_str(&canaries(&experiment.canaries, view));
+    }
     page
+}
+
+/// Renders the components that get the candidate, with their answers.
+fn canaries(canaries: &[Canary], view: &View) -> String {
+    let mut table = Table::new(&["SUBSCRIPTION", "RESULT", "HAS", "MESSAGE"]);
+    for canary in canaries {
+        let style = match canary.result {
+            CanaryResult::Delivered => GOOD,
+            CanaryResult::Rejected => BAD,
+            CanaryResult::Waiting => WAITING,
+        };
+        table.row(vec![
+            format!("{}/{}", canary.namespace, canary.name).into(),
+            Cell::new(canary.result.as_str(), style),
+            canary.version.clone().unwrap_or_else(|| "-".to_owned()).into(),
+            canary.message.clone().unwrap_or_default().into(),
+        ]);
+    }
+    table.render(view.width)
 }
 
 /// Renders the name, the state and the problem of the experiment.
@@ -214,6 +237,10 @@ pub fn before_commit(experiment: &ExperimentReport, view: &View) -> String {
     let mut page = state_lines(experiment, view);
     match &experiment.divergence {
         Some(counts) => page.push_str(&divergence(experiment, counts, view)),
+        None if !experiment.canaries.is_empty() => {
+            heading(&mut page, "Canaries");
+            page.push_str(&canaries(&experiment.canaries, view));
+        }
         None if experiment.preview_metadata.is_some() => {
             page.push_str(&paint(WAITING, "There are no counts of its differences.\n"));
         }
@@ -293,6 +320,16 @@ Next steps
             plain(&before_commit(&crate::report::ExperimentReport::new(&object(1, status)), &view(140)))
         };
         assert!(page(&Value::Null).contains("Its differences are unknown"));
+        let rejected = json!({
+            "namespace": "team", "name": "collector", "version": "7", "result": "Rejected", "message": "exit code 3",
+        });
+        let mut configuring = previewing(1);
+        (configuring["divergence"], configuring["canaries"]) = (Value::Null, json!([rejected]));
+        assert!(
+            page(&configuring).contains("\nteam/collector  Rejected  7    exit code 3\n"),
+            "{}",
+            page(&configuring)
+        );
         assert!(page(&previewing(1)).contains("\nNewlyDenied      10        0.8% "), "{}", page(&previewing(1)));
     }
 

@@ -61,7 +61,7 @@ fn table(policies: &[PolicyReport], view: &View) -> String {
             view.age(policy.created.as_ref().map(|time| time.0)).into(),
         ];
         if view.is_wide {
-            row.push(policy.policy_server.as_str().into());
+            row.push(policy.policy_server.as_deref().unwrap_or("-").into());
             row.push(policy.summary.as_str().into());
         }
         table.row(row);

@@ -46,7 +46,7 @@ pub fn list(policy: &PolicyObject, revisions: &[RevisionReport], unseen: &[Omitt
         ];
         if view.is_wide {
             row.push(if revision.loaded { "yes" } else { "no" }.into());
-            row.push(revision.policy_server.as_str().into());
+            row.push(revision.policy_server.as_deref().unwrap_or("-").into());
             row.push(revision.name.as_str().into());
         }
         row.push(changed(revision, view.is_wide).into());
@@ -75,19 +75,20 @@ pub fn show(policy: &PolicyObject, shown: &ShownRevision, yaml: &str, view: &Vie
         Some(time) => format!("{time} ({} ago)", view.age(Some(time))),
         None => "-".to_owned(),
     };
-    let mut rows = vec![
-        ("Revision", revision.name.clone()),
-        ("Server", revision.policy_server.clone()),
-        ("Loaded", if revision.loaded { "yes" } else { "no" }.to_owned()),
-        ("Created", time(revision.created.as_ref().map(|time| time.0))),
-    ];
+    let mut rows = vec![("Revision", revision.name.clone())];
+    // No replica loads a policy that configures components.
+    if let Some(server) = &revision.policy_server {
+        rows.push(("Server", server.clone()));
+        rows.push(("Loaded", if revision.loaded { "yes" } else { "no" }.to_owned()));
+    }
+    rows.push(("Created", time(revision.created.as_ref().map(|time| time.0))));
     if let Some(since) = &revision.since {
         let name = if revision.state == RevisionState::Live { "Live since" } else { "Live until" };
         rows.push((name, time(Some(since.0))));
     }
     rows.extend(revision.modules.iter().map(|module| ("Module", format!("{} {}", module.module, module.digest))));
     facts(&mut page, view, &rows);
-    if revision.loaded {
+    if revision.loaded && revision.policy_server.is_some() {
         heading(&mut page, "Replicas");
         let shown = revision.problem.as_ref().map(|problem| problem.message.as_str());
         page.push_str(&replica_table(&revision.replicas, shown, view));

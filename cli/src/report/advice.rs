@@ -28,7 +28,7 @@ pub(super) fn next_steps(
     let mut steps = Vec::new();
     if let Some(problem) = &report.problem {
         if problem.reason == reasons::NO_REPLICAS {
-            let server = &report.policy_server;
+            let server = report.policy_server.as_deref().unwrap_or_default();
             steps.push(command(
                 &format!("See why the policy server {server} has no Ready pod"),
                 format!("kubectl get pods -n {namespace} -l {SERVER_LABEL}={server}"),

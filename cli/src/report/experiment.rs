@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::reasons;
 use proviso_crds::{
-    DivergenceCounts, DivergenceSample, PreviewLogging, PreviewMetadata, PreviewState, ReplicaCount, StopCause,
+    Canary, DivergenceCounts, DivergenceSample, PreviewLogging, PreviewMetadata, PreviewState, ReplicaCount, StopCause,
 };
 use serde::Serialize;
 
@@ -65,6 +65,9 @@ pub struct ExperimentReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coverage: Option<f64>,
     pub samples: Vec<DivergenceSample>,
+    /// The components that get the candidate of a configuration policy, while it is previewed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub canaries: Vec<Canary>,
     /// The reasons why the counts and samples say less than they seem to.
     pub warnings: Vec<EvidenceWarning>,
     /// The time at which a commit began that is in progress.
@@ -153,6 +156,7 @@ impl ExperimentReport {
             divergence: status.divergence.clone(),
             coverage: status.divergence.as_ref().and_then(|counts| ratio(counts, sample_rate.unwrap_or(1.0))),
             samples: status.samples.clone(),
+            canaries: status.canaries.clone(),
             warnings: Vec::new(),
             committing_since: status.commit.as_ref().map(|commit| commit.since.clone()),
             created: experiment.created.map(Time),

@@ -29,7 +29,9 @@ pub struct PolicyReport {
     pub enabled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    pub policy_server: String,
+    /// The policy server; absent for a policy that configures components, which no policy server evaluates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_server: Option<String>,
     /// The replicas that serve the newest generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<ReplicaCount>,
@@ -60,8 +62,8 @@ impl PolicyReport {
             live_generation: policy.status.live_generation,
             enabled: policy.is_enabled(),
             mode: policy.status.mode,
-            policy_server: policy.policy_server().to_owned(),
-            replicas: policy.status.replicas.clone().filter(|_| is_up_to_date(policy)),
+            policy_server: policy.policy_server().map(str::to_owned),
+            replicas: policy.status.replicas.clone().filter(|_| is_up_to_date(policy) && !policy.is_configuration()),
             created: policy.created.map(Time),
             problem: problem(policy),
             conditions: policy.status.conditions.clone(),
@@ -107,7 +109,29 @@ fn problem(policy: &PolicyObject) -> Option<Failure> {
     Some(failure(failed))
 }
 
+/// The verbs of the summary, for the effect of a live generation.
+struct Verbs {
+    /// The effect of a live generation.
+    live: &'static str,
+    /// The same before a newer generation is live.
+    old: &'static str,
+    /// The same after a newer generation has failed.
+    stays: &'static str,
+    /// The effect of a policy without a live generation.
+    none: &'static str,
+}
+
+const DECIDES: Verbs =
+    Verbs { live: "answers requests", old: "answers", stays: "goes on answering", none: "decides no requests" };
+const CONFIGURES: Verbs = Verbs {
+    live: "configures components",
+    old: "configures components",
+    stays: "goes on configuring components",
+    none: "configures no component",
+};
+
 fn summary(policy: &PolicyObject, phase: PolicyPhase) -> String {
+    let Verbs { live: has_effect, old, stays, none } = if policy.is_configuration() { CONFIGURES } else { DECIDES };
     let newest = policy.generation;
     let other = policy.status.live_generation.filter(|live| *live != newest);
     if policy.is_being_deleted {
@@ -117,18 +141,18 @@ fn summary(policy: &PolicyObject, phase: PolicyPhase) -> String {
         return "the operator has not processed it yet".to_owned();
     }
     if !is_up_to_date(policy) {
-        let answering = other.map_or_else(String::new, |live| format!("; generation {live} answers"));
+        let answering = other.map_or_else(String::new, |live| format!("; generation {live} {old}"));
         return format!("the operator has not processed generation {newest} yet{answering}");
     }
     match (phase, other) {
-        (PolicyPhase::Active, _) => format!("generation {newest} answers requests"),
-        (PolicyPhase::Disabled, _) => "it is disabled, and decides no requests".to_owned(),
+        (PolicyPhase::Active, _) => format!("generation {newest} {has_effect}"),
+        (PolicyPhase::Disabled, _) => format!("it is disabled, and {none}"),
         (PolicyPhase::Failed, Some(live)) => {
-            format!("generation {newest} does not work; generation {live} goes on answering")
+            format!("generation {newest} does not work; generation {live} {stays}")
         }
-        (PolicyPhase::Failed, None) => format!("generation {newest} does not work; the policy decides no requests"),
-        (_, Some(live)) => format!("generation {newest} is being rolled out; generation {live} answers until then"),
-        (_, None) => format!("generation {newest} is being rolled out; the policy decides no requests yet"),
+        (PolicyPhase::Failed, None) => format!("generation {newest} does not work; the policy {none}"),
+        (_, Some(live)) => format!("generation {newest} is being rolled out; generation {live} {old} until then"),
+        (_, None) => format!("generation {newest} is being rolled out; the policy {none} yet"),
     }
 }
 
@@ -169,6 +193,18 @@ mod tests {
             let report = PolicyReport::new(&policy(generation, &status));
             assert_eq!((report.phase, report.summary.as_str()), (phase, sentence));
         }
+    }
+
+    #[test]
+    fn a_configuration_policy_has_no_server_and_no_replicas() {
+        let mut object = policy(3, &failed(3, 2, "SettingsInvalid", "no"));
+        object.spec = json!({"configuration": {"configName": "memory", "content": {}}});
+        let report = PolicyReport::new(&object);
+        assert_eq!(report.summary, "generation 3 does not work; generation 2 goes on configuring components");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!((json.get("policyServer"), json.get("replicas")), (None, None));
+        object.status.phase = Some(PolicyPhase::Disabled);
+        assert_eq!(PolicyReport::new(&object).summary, "it is disabled, and configures no component");
     }
 
     #[test]

@@ -24,7 +24,9 @@ pub struct RevisionReport {
     pub since: Option<Time>,
     /// True if the policy server loads the revision.
     pub loaded: bool,
-    pub policy_server: String,
+    /// The policy server; absent for a policy that configures components.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_server: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
     /// The fields in which the revision differs from the previous one; `None` for the oldest revision.
@@ -87,7 +89,7 @@ fn report(policy: &PolicyObject, revision: &RevisionObject, before: Option<&Revi
         state: state(policy, revision),
         since: revision.condition(ConditionType::Live).map(|condition| condition.last_transition_time.clone()),
         loaded: revision.is_enabled,
-        policy_server: revision.policy_server.clone(),
+        policy_server: (!policy.is_configuration()).then(|| revision.policy_server.clone()),
         created: revision.created.map(Time),
         changes: before.map(|before| changes(&before.data, &revision.data)),
         problem: problem(revision),

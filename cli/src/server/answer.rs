@@ -1,4 +1,4 @@
-//! Reads responses of the REST API. Errors have the form of AIP-193. Pure.
+//! Reads responses of the REST API. Errors have the form of AIP-193, and of RFC 7807 under `/api`. Pure.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -10,8 +10,12 @@ use super::error::{Refusal, ServerError};
 const EXPERIMENTS: &str = "policyExperiments";
 
 #[derive(Deserialize)]
-struct Failure {
-    error: Status,
+#[serde(untagged)]
+enum Failure {
+    /// AIP-193
+    Error { error: Status },
+    /// RFC 7807
+    Problem { status: u16, detail: String },
 }
 
 #[derive(Deserialize)]
@@ -30,7 +34,13 @@ pub(super) fn read(server: &str, status: StatusCode, body: &[u8]) -> Result<Valu
     if status.is_success() {
         return serde_json::from_slice(body).map_err(|_| no_api());
     }
-    let Failure { error } = serde_json::from_slice(body).map_err(|_| no_api())?;
+    let error = match serde_json::from_slice(body).map_err(|_| no_api())? {
+        Failure::Error { error } => error,
+        Failure::Problem { status: code, detail } if code == status.as_u16() => {
+            Status { message: detail, details: Vec::new() }
+        }
+        Failure::Problem { .. } => return Err(no_api()),
+    };
     if status == StatusCode::UNAUTHORIZED {
         return Err(ServerError::Unauthorized { server: server.to_owned(), cause: error.message });
     }
@@ -98,6 +108,15 @@ mod tests {
         assert_eq!(message(400, &error("policy.spec: is too large")), "policy.spec: is too large; etag: is missing");
         let refused = read("s", StatusCode::BAD_REQUEST, error("no").to_string().as_bytes()).unwrap_err();
         assert!(matches!(refused, ServerError::Refused(it) if it.reason.as_deref() == Some("INVALID_FIELD")));
+    }
+
+    #[test]
+    fn a_problem_is_a_refusal() {
+        let problem =
+            json!({"type": "NOT_FOUND", "title": "Not Found", "status": 404, "detail": "no such subscription"});
+        assert_eq!(message(404, &problem), "no such subscription");
+        // A proxy has answered in place of the server.
+        assert!(message(502, &problem).contains("does not serve the REST API"));
     }
 
     #[test]

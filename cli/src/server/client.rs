@@ -64,8 +64,16 @@ impl Client {
     /// # Errors
     /// When the server does not answer, or refuses the request.
     pub(super) async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+        self.call_at(method, &format!("/v1/{path}"), body).await
+    }
+
+    /// Calls a method of the API by its whole path, and returns the body of the response.
+    ///
+    /// # Errors
+    /// When the server does not answer, or refuses the request.
+    pub(super) async fn call_at(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
         let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-        let request = Request::builder().method(method).uri(format!("/v1/{path}"));
+        let request = Request::builder().method(method).uri(path);
         let request = request.header("content-type", "application/json").body(body.into());
         let request = request.map_err(|error| Error::Usage(format!("{path}: {error}")))?;
         let response = self.http.send(request).await.map_err(|error| self.unreachable(&error))?;

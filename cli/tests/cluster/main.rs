@@ -14,6 +14,7 @@ mod modules;
 mod signatures;
 #[path = "../../../crates/artifacts/tests/sigstore/mod.rs"]
 mod sigstore;
+mod subscriptions;
 #[path = "../support/mod.rs"]
 mod support;
 mod test_cluster;

@@ -9,5 +9,6 @@
 
 mod policies;
 mod server;
+mod subscriptions;
 #[path = "../support/mod.rs"]
 mod support;

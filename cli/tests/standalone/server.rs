@@ -16,11 +16,11 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A policy server over a folder with the policies `cluster.live` and `ns.team.live`, which allow every request.
-struct Server {
-    url: String,
+pub struct Server {
+    pub url: String,
     /// The URL of the admin port, which does not serve the REST API.
     admin: String,
-    folder: Folder,
+    pub folder: Folder,
     /// The process, which ends when this value is dropped.
     process: Child,
     _log: Lines<BufReader<ChildStderr>>,
@@ -28,10 +28,10 @@ struct Server {
 
 /// The exit code and the output of the program.
 #[derive(Debug)]
-struct Output {
-    code: Option<i32>,
-    out: String,
-    err: String,
+pub struct Output {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
 }
 
 impl Server {
@@ -39,7 +39,7 @@ impl Server {
         Self::start_in(Folder::new(name)?, &[]).await
     }
 
-    async fn start_in(folder: Folder, arguments: &[&str]) -> Result<Self> {
+    pub async fn start_in(folder: Folder, arguments: &[&str]) -> Result<Self> {
         let manifests = folder.path().join("manifests");
         std::fs::create_dir_all(&manifests)?;
         std::fs::write(manifests.join("live.json"), policy("ClusterPolicy", &json!({"name": "live"}), "true"))?;
@@ -130,7 +130,7 @@ fn command(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     command
 }
 
-async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
+pub async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Output> {
     let result = command(arguments, variables).output().await?;
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     Ok(Output { code: result.status.code(), out: text(result.stdout), err: text(result.stderr) })

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use proviso_core::{Failure, Reason};
 use proviso_crds::conditions::failure;
 use proviso_crds::reasons;
-use proviso_crds::{ConditionStatus, ConditionType, PreviewState, StopCause};
+use proviso_crds::{Canary, CanaryResult, ConditionStatus, ConditionType, PreviewState, StopCause};
 
 use super::super::divergence;
 use crate::objects::ExperimentObject;
@@ -85,6 +85,13 @@ pub(super) fn summary(experiment: &ExperimentObject, problem: Option<&Failure>) 
         (Some(PreviewState::Active), _) if problem.is_some() => {
             "it was started, but its preview has a problem".to_owned()
         }
+        (Some(PreviewState::Active), _) if experiment.is_configuration() && experiment.is_observed() => {
+            let previewing = experiment.condition(ConditionType::Previewing);
+            if is_in_cluster && previewing.is_none_or(|it| it.status != ConditionStatus::True.as_str()) {
+                return "it is not previewed yet: the operator validates it".to_owned();
+            }
+            canaries(&experiment.status.canaries)
+        }
         (Some(PreviewState::Active), _) if !is_in_cluster => match &experiment.status.divergence {
             None => "it is previewed; this server has no counts, but its log has a line for each verdict".to_owned(),
             counts => divergence::summary(counts.as_ref()),
@@ -97,6 +104,17 @@ pub(super) fn summary(experiment: &ExperimentObject, problem: Option<&Failure>) 
             let loading = if is_everywhere { "" } else { "not every replica previews it yet; " };
             format!("{loading}{}", divergence::summary(experiment.status.divergence.as_ref()))
         }
+    }
+}
+
+/// Returns the results of the canaries as a sentence.
+fn canaries(canaries: &[Canary]) -> String {
+    let count = |result: CanaryResult| canaries.iter().filter(|canary| canary.result == result).count();
+    let (delivered, rejected) = (count(CanaryResult::Delivered), count(CanaryResult::Rejected));
+    match canaries.len() {
+        0 => "it is previewed; no component gets it, because no PolicySubscription names it in canaryFor".to_owned(),
+        all if rejected > 0 => format!("{delivered} of {all} canaries have it, and {rejected} rejected it"),
+        all => format!("{delivered} of {all} canaries have it"),
     }
 }
 
@@ -135,6 +153,23 @@ mod tests {
             (2, previewing(1), "it was changed after its start: generation 2 is not previewed"),
         ] {
             assert_eq!(summary_of(generation, &status), wanted);
+        }
+    }
+
+    #[test]
+    fn the_preview_of_a_configuration_policy_counts_its_canaries() {
+        let canary = |name: &str, result: &str| json!({"namespace": "team", "name": name, "result": result});
+        for (canaries, wanted) in [
+            (json!([]), "it is previewed; no component gets it, because no PolicySubscription names it in canaryFor"),
+            (json!([canary("a", "Delivered"), canary("b", "Waiting")]), "1 of 2 canaries have it"),
+            (json!([canary("a", "Delivered"), canary("b", "Rejected")]), "1 of 2 canaries have it, and 1 rejected it"),
+        ] {
+            let mut status = previewing(1);
+            status["divergence"] = Value::Null;
+            status["canaries"] = canaries;
+            let mut experiment = experiment(1, &status);
+            experiment.spec = json!({"configuration": {"configName": "memory", "content": {}}});
+            assert_eq!(ExperimentReport::new(&experiment).summary, wanted);
         }
     }
 
