@@ -14,7 +14,7 @@ use tokio::process::Command;
 use crate::until_with;
 
 /// The words in the output of commands that fail.
-const FAILURES: [&str; 3] = ["denied", "REJECTED", "Error"];
+const FAILURES: [&str; 4] = ["denied", "REJECTED", "Rejected", "Error"];
 
 /// A command of a page, and the lines that its output has.
 #[derive(Debug, PartialEq, Eq)]

@@ -16,6 +16,9 @@ mod aip_page;
 pub mod binaries;
 pub mod clock;
 mod cluster;
+pub mod component;
+#[cfg(test)]
+mod configuration_page;
 pub mod console;
 mod control_plane;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 #![allow(clippy::print_stderr, reason = "prints measured times for the user")]
 
+mod configuration;
 mod experiments;
 mod guide;
 mod installation;
@@ -76,6 +77,10 @@ fn entries() -> Vec<Entry> {
             preview_of_a_new_policy,
             preview_of_an_update,
             preview_of_a_deletion;
+        configuration:
+            a_component_gets_installs_updates_removals_and_rejections,
+            a_component_is_notified_by_http,
+            bad_subscriptions_have_conditions_and_delay_no_other;
         switches:
             the_previous_generation_answers_until_the_end_of_its_grace_period;
         out_of_memory:
@@ -95,6 +100,8 @@ fn entries() -> Vec<Entry> {
             server_version_upgrade_loses_no_request;
         tenants:
             two_tenants_and_an_outsider_change_nothing_of_others;
+        configuration:
+            changes_without_an_operator_are_delivered_after_its_start;
         guide:
             the_guide_of_experiments_as_written;
         quickstart:

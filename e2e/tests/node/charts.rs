@@ -288,3 +288,37 @@ async fn metrics_need_authentication_unless_a_value_opens_them() -> Result<()> {
     ensure!(!container.contains("metrics-listen") && !container.contains("8082"), "{container}");
     Ok(())
 }
+
+#[tokio::test]
+async fn an_installation_without_the_delivery_lacks_its_permissions() -> Result<()> {
+    const ROLE: &str = "proviso-operator-configuration";
+    for (is_enabled, expected) in [(true, 4), (false, 0)] {
+        let value = format!("configuration.enabled={is_enabled}");
+        let templates = rendered(&["--set", &value]).await?;
+        let named = templates.values().flatten().filter(|object| object["metadata"]["name"] == ROLE).count();
+        ensure!(named == expected, "{value}: {named} objects with the name {ROLE}");
+        let deployment = templates["deployment.yaml"].iter().find(|it| it["kind"] == "Deployment").context("none")?;
+        let arguments = serde_yaml::to_string(&deployment["spec"]["template"]["spec"]["containers"][0]["args"])?;
+        ensure!(arguments.contains(&format!("--configuration={is_enabled}")), "{arguments}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn durations_that_the_operator_refuses_are_refused_by_helm() -> Result<()> {
+    for (name, accepted, refused) in [
+        ("operator.retireAfter", ["5s", "90s", "5m30s", "1h"], ["4s", "61m", "2h", "5"]),
+        ("configuration.catchUpInterval", ["1s", "1h30m", "1440m", "24h"], ["0s", "25h", "24h1s", "soon"]),
+    ] {
+        for value in accepted {
+            rendered(&["--set-string", &format!("{name}={value}")]).await.with_context(|| format!("{name}={value}"))?;
+        }
+        for value in refused {
+            let error = rendered(&["--set-string", &format!("{name}={value}")]).await.err();
+            let error = error.with_context(|| format!("{name}={value} was accepted"))?.to_string();
+            let field = name.rsplit('.').next().unwrap_or_default();
+            ensure!(error.contains(field) && error.contains("pattern"), "{name}={value}: {error}");
+        }
+    }
+    Ok(())
+}

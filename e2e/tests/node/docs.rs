@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use proviso_e2e::console::{Console, Step, ignored_commands, steps};
-use proviso_e2e::{Folder, Helm, Image, Node, program, until};
+use proviso_e2e::{Folder, Helm, Image, Node, component, program, until};
 use tokio::process::{Child, Command};
 
 use crate::{is_skipped, repository};
@@ -17,7 +17,7 @@ use crate::{is_skipped, repository};
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// The pages of the walk through a cluster, in order. The last page removes Proviso.
-const CLUSTER: [&str; 11] = [
+const CLUSTER: [&str; 12] = [
     "docs/tutorials/cluster.md",
     "README.md",
     "docs/how-to/operate-policies.md",
@@ -28,14 +28,21 @@ const CLUSTER: [&str; 11] = [
     "docs/how-to/request-policies-in-a-cluster.md",
     "docs/how-to/authenticate-api-servers.md",
     "docs/how-to/request-policies-on-objects.md",
+    "docs/how-to/configure-components.md",
     "docs/how-to/install.md",
 ];
-/// The pages of walks over a folder of manifests, with their folders. Each has a policy server of its own.
-const FOLDER: [(&str, &str); 4] = [
-    ("docs/tutorials/standalone.md", QUICKSTART),
-    ("docs/reference/rest-api.md", QUICKSTART),
-    ("docs/reference/cli.md", QUICKSTART),
-    ("docs/how-to/request-policies.md", "examples/requests/policies"),
+/// The pages of walks over a folder of manifests, with their folders and the other options of the server. Each has a policy server of its
+/// own.
+const FOLDER: [(&str, &str, &[&str]); 5] = [
+    ("docs/tutorials/standalone.md", QUICKSTART, &[]),
+    ("docs/reference/rest-api.md", QUICKSTART, &[]),
+    ("docs/reference/cli.md", QUICKSTART, &[]),
+    ("docs/how-to/request-policies.md", "examples/requests/policies", &[]),
+    (
+        "docs/how-to/configure-components-without-a-cluster.md",
+        "examples/configuration/folder/manifests",
+        &["--state-dir", "state", "--deliver-to", "components"],
+    ),
 ];
 /// The manifests that `make run` serves.
 const QUICKSTART: &str = "examples/quickstart";
@@ -150,6 +157,7 @@ async fn the_commands_for_a_cluster_work_as_written() -> Result<()> {
             node.load(&image.file(&stripped, format!("/{name}")).entrypoint([format!("/{name}")])).await?;
         }
     }
+    node.load(&component::image()?).await?;
     let (kubectl, helm) = (node.kubectl()?, Helm::new(node.kubeconfig())?);
     let installed = installed(folder, &[("kubectl", kubectl.program()), ("helm", helm.program())])?;
     let copy = working_copy(folder)?;
@@ -174,14 +182,15 @@ struct Standalone {
 }
 
 impl Standalone {
-    async fn start(copy: &Path, manifests: &str) -> Result<Self> {
+    async fn start(copy: &Path, manifests: &str, options: &[&str]) -> Result<Self> {
         let server = program::program("policy-server")?;
-        let script = "ip link set lo up && exec \"$0\" --manifests \"$1\"";
+        let script = "ip link set lo up && exec \"$0\" --manifests \"$@\"";
         let log = std::fs::File::create(copy.join("policy-server.log"))?;
         let server = Command::new("unshare")
             .args(["--net", "sh", "-c", script])
             .arg(server)
             .arg(manifests)
+            .args(options)
             .current_dir(copy)
             .stdout(Stdio::null())
             .stderr(log)
@@ -211,10 +220,10 @@ async fn the_commands_for_a_folder_work_as_written() -> Result<()> {
     if is_skipped()? {
         return Ok(());
     }
-    for (page, manifests) in FOLDER {
+    for (page, manifests, options) in FOLDER {
         let folder = Folder::new(&format!("docs-{}", page.replace(['/', '.'], "-")))?;
         let (copy, installed) = (working_copy(&folder)?, installed(&folder, &[])?);
-        let standalone = Standalone::start(&copy, manifests).await?;
+        let standalone = Standalone::start(&copy, manifests, options).await?;
         let mut console = Console::new(&copy, &[&installed], TIMEOUT).wrapper(standalone.wrapper()?);
         walk(&mut console, page, &parts(page)?.1).await?;
     }
@@ -247,7 +256,7 @@ fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
 
 #[test]
 fn each_page_with_commands_is_run_by_a_test() -> Result<()> {
-    let over_folders = FOLDER.map(|(page, _)| page);
+    let over_folders = FOLDER.map(|(page, ..)| page);
     let tested: Vec<_> = CLUSTER.into_iter().chain(over_folders).chain(COMMANDS).chain([FLOWS]).collect();
     let mut used = [false; NOT_RUN.len()];
     for path in pages(&repository().join("docs"))?.into_iter().chain([repository().join("README.md")]) {
