@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -21,8 +21,10 @@ pub fn image() -> Result<Image> {
 
 /// Returns the path of the program.
 fn program() -> Result<PathBuf> {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(program) = PROGRAM.get() {
+    static PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
+    // Several flows need the program at the same time. One of them builds it, and the others wait.
+    let mut built = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = &*built {
         return Ok(program.clone());
     }
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -41,5 +43,5 @@ fn program() -> Result<PathBuf> {
         .context("running go: install Go (https://go.dev/doc/install)")?;
     ensure!(output.status.success(), "go build: {}", String::from_utf8_lossy(&output.stderr));
     std::fs::rename(&unfinished, &program)?;
-    Ok(PROGRAM.get_or_init(|| program).clone())
+    Ok(built.insert(program).clone())
 }

@@ -12,7 +12,7 @@ use crate::support::{self, Ended, Folder, Server, forbid, pod, policy, run_to_en
 /// Arguments for free ports.
 const PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
 /// Every flag that has an environment variable, except `log`.
-const FLAGS: [&str; 37] = [
+const FLAGS: [&str; 39] = [
     "api-token-file",
     "caller-tokens",
     "client-ca",
@@ -50,6 +50,8 @@ const FLAGS: [&str; 37] = [
     "https-proxy",
     "http-proxy",
     "no-proxy",
+    "deliver-to",
+    "catch-up-interval",
 ];
 
 fn variable(flag: &str) -> String {

@@ -36,6 +36,8 @@ pub const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The variable of the CPU priority of previews. Servers of tests use the normal priority unless their command sets the variable:
 /// at the idle priority, previews would not run on a busy machine.
 pub const PREVIEW_PRIORITY: &str = "PROVISO_PREVIEW_PRIORITY";
+/// A time limit of evaluations for a busy machine: an evaluation that takes more than some milliseconds gets the CPU time that others leave.
+pub const PATIENT: [&str; 2] = ["--evaluation-timeout", "20s"];
 
 pub struct Server {
     child: Child,
