@@ -22,7 +22,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use proviso_configuration_api::{Body, Changes, ConfigurationStore, Permission, instance_of};
 use proviso_core::configuration::{Catalog, ConfigurationPolicy, Item, Part, Place, StoredParts, part_index};
 use proviso_crds::names::{CHANGED_BY, CONFIGURATION, POINT_LABEL, RESEND, SUBSCRIPTION_LABEL};
-use proviso_crds::{ComponentKind, PolicySubscription};
+use proviso_crds::{Component, ComponentKind, PolicySubscription};
 use proviso_programs::templates::ComponentFacts;
 use proviso_rest_api::{Caller, Code, Error};
 use serde_json::{Value, json};
@@ -148,18 +148,20 @@ impl ClusterStore {
     /// Returns the facts of a component for templates; `None` if its workload does not exist.
     async fn facts(&self, subscription: &PolicySubscription) -> Result<Option<ComponentFacts>, Error> {
         let namespace = subscription.namespace().unwrap_or_default();
-        let Some(component) = &subscription.spec.component else {
-            let name = subscription.spec.service_component_name(&namespace, &subscription.name_any());
-            return Ok(Some(ComponentFacts { namespace, name, kind: None, labels: subscription.labels().clone() }));
+        let labels = match &subscription.spec.component {
+            None => Some(subscription.labels().clone()),
+            Some(Component { kind: ComponentKind::Deployment, name }) => {
+                self.labels::<Deployment>(&namespace, name).await?
+            }
+            Some(Component { kind: ComponentKind::StatefulSet, name }) => {
+                self.labels::<StatefulSet>(&namespace, name).await?
+            }
+            Some(Component { kind: ComponentKind::DaemonSet, name }) => {
+                self.labels::<DaemonSet>(&namespace, name).await?
+            }
         };
-        let name = component.name.clone();
-        let labels = match component.kind {
-            ComponentKind::Deployment => self.labels::<Deployment>(&namespace, &name).await,
-            ComponentKind::StatefulSet => self.labels::<StatefulSet>(&namespace, &name).await,
-            ComponentKind::DaemonSet => self.labels::<DaemonSet>(&namespace, &name).await,
-        };
-        let kind = Some(component.kind.as_str().to_owned());
-        Ok(labels?.map(|labels| ComponentFacts { namespace, name, kind, labels }))
+        let id = (&*namespace, &*subscription.name_any());
+        Ok(labels.map(|labels| ComponentFacts::new(&subscription.spec, id, labels)))
     }
 
     /// Returns the labels of a workload; `None` if it does not exist.

@@ -134,11 +134,5 @@ fn scn(id: &SubscriptionId, subscription: &Sourced<SubscriptionManifest>) -> Str
 
 /// Returns the component as templates read it. Nothing runs in Kubernetes here: the labels are those of the subscription.
 fn component_facts(id: &SubscriptionId, subscription: &Sourced<SubscriptionManifest>) -> ComponentFacts {
-    let component = subscription.spec.spec.component.as_ref();
-    ComponentFacts {
-        namespace: id.namespace.clone(),
-        name: component.map_or_else(|| scn(id, subscription), |component| component.name.clone()),
-        kind: component.map(|component| component.kind.as_str().to_owned()),
-        labels: subscription.spec.labels.clone(),
-    }
+    ComponentFacts::new(&subscription.spec.spec, (&id.namespace, &id.name), subscription.spec.labels.clone())
 }

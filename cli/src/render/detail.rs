@@ -5,7 +5,7 @@ use proviso_crds::reasons;
 use proviso_crds::{ConditionStatus, ConditionType, Conditions as _, PolicyPhase, ReplicaStatus};
 
 use super::overview::phase_style;
-use super::page::{facts, heading, next_step, omissions, paragraph};
+use super::page::{facts, heading, next_steps, omissions, paragraph};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
 use super::table::{Cell, Table};
 use super::view::View;
@@ -37,12 +37,7 @@ pub fn detail(detail: &Detail, view: &View) -> String {
     if !detail.events.is_empty() {
         events(&mut page, &detail.events, view);
     }
-    if !detail.next_steps.is_empty() {
-        heading(&mut page, "Next steps");
-        for step in &detail.next_steps {
-            next_step(&mut page, step, view);
-        }
-    }
+    next_steps(&mut page, &detail.next_steps, view);
     if !detail.unseen.is_empty() {
         page.push('\n');
     }

@@ -3,7 +3,7 @@
 use anstyle::Style;
 use proviso_crds::{Canary, CanaryResult, DivergenceCounts, DivergenceSample, PreviewLogging, PreviewState};
 
-use super::page::{facts, heading, next_step, paragraph};
+use super::page::{facts, heading, next_steps, paragraph};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
 use super::table::{Cell, Table};
 use super::view::View;
@@ -46,12 +46,7 @@ pub fn experiment(detail: &ExperimentDetail, view: &View) -> String {
         heading(&mut page, "Conditions");
         page.push_str(&conditions(experiment, view));
     }
-    if !detail.next_steps.is_empty() {
-        heading(&mut page, "Next steps");
-        for step in &detail.next_steps {
-            next_step(&mut page, step, view);
-        }
-    }
+    next_steps(&mut page, &detail.next_steps, view);
     page
 }
 

@@ -40,8 +40,18 @@ pub(super) fn facts(page: &mut String, view: &View, facts: &[(&str, String)]) {
     }
 }
 
+/// Adds the steps that the user can do next, if there are any.
+pub(super) fn next_steps(page: &mut String, steps: &[NextStep], view: &View) {
+    if !steps.is_empty() {
+        heading(page, "Next steps");
+        for step in steps {
+            next_step(page, step, view);
+        }
+    }
+}
+
 /// Adds a step that the user can do next.
-pub(super) fn next_step(page: &mut String, step: &NextStep, view: &View) {
+fn next_step(page: &mut String, step: &NextStep, view: &View) {
     let Some(command) = &step.command else {
         page.push_str("- ");
         return page.push_str(&paragraph(&format!("{}.", step.what), view.width, 2, "  ", PLAIN));

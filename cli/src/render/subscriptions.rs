@@ -4,7 +4,7 @@ use anstyle::Style;
 use proviso_crds::{LastUpdate, MAX_PENDING};
 
 use super::diff::coloured;
-use super::page::{facts, heading, next_step, omissions, paragraph};
+use super::page::{facts, heading, next_steps, omissions, paragraph};
 use super::style::{BAD, BOLD, DIM, GOOD, PLAIN, WAITING, paint};
 use super::table::{Cell, Table};
 use super::view::View;
@@ -104,12 +104,7 @@ pub fn subscription(detail: &SubscriptionDetail, view: &View) -> String {
             difference(&mut page, bodies, view);
         }
     }
-    if !detail.next_steps.is_empty() {
-        heading(&mut page, "Next steps");
-        for step in &detail.next_steps {
-            next_step(&mut page, step, view);
-        }
-    }
+    next_steps(&mut page, &detail.next_steps, view);
     if !detail.unseen.is_empty() {
         page.push('\n');
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use proviso_core::configuration::{CanaryOutcome, Change, Desired, Record, Resolution};
+use proviso_core::configuration::{CanaryOutcome, Change, Delta, Desired, Record, Resolution};
 use proviso_core::{Failure, PolicyId};
 use proviso_crds::{
     ConditionState, ConditionType, LastUpdate, MAX_PENDING, PendingChange, PolicySubscriptionStatus, UpdateResult,
@@ -92,18 +92,11 @@ fn set_conditions(
 
 /// Returns the changes that the component does not have yet, with the version that it should have.
 fn pending(desired: &Desired, record: &Record) -> BTreeMap<PolicyId, Option<String>> {
-    let mut pending = BTreeMap::new();
-    for (id, item) in &desired.items {
-        if record.unconfirmed.contains(id) || record.acknowledged.get(id) != Some(&item.entry()) {
-            pending.insert(id.clone(), Some(item.version().to_string()));
-        }
-    }
-    for id in record.acknowledged.keys().chain(&record.unconfirmed) {
-        if !desired.items.contains_key(id) && !desired.keep.contains(id) {
-            pending.insert(id.clone(), None);
-        }
-    }
-    pending
+    let Delta { updated, removed, .. } = Delta::between(&record.acknowledged, desired);
+    let is_decided = |id: &&PolicyId| desired.items.contains_key(*id) || !desired.keep.contains(id);
+    let unconfirmed = record.unconfirmed.iter().filter(is_decided);
+    let version = |id: &PolicyId| desired.items.get(id).map(|item| item.version().to_string());
+    updated.iter().chain(&removed).chain(unconfirmed).map(|id| (id.clone(), version(id))).collect()
 }
 
 fn resolved(view: &View) -> ConditionState {

@@ -8,9 +8,9 @@ mod renderer;
 use std::collections::BTreeMap;
 
 use proviso_core::PolicyId;
-use proviso_core::configuration::{Candidate, ConfigurationPolicy, Item, Version};
-use proviso_crds::Configuration;
+use proviso_core::configuration::{Candidate, Item, Version};
 use proviso_crds::validation::FieldError;
+use proviso_crds::{Configuration, PolicySubscriptionSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -36,6 +36,28 @@ pub struct ComponentFacts {
     pub labels: BTreeMap<String, String>,
 }
 
+impl ComponentFacts {
+    /// Returns the facts of the component of the subscription with this namespace and name. `labels` are those of the workload or, for a
+    /// component outside of Kubernetes, those of the subscription.
+    #[must_use]
+    pub fn new(
+        subscription: &PolicySubscriptionSpec,
+        (namespace, name): (&str, &str),
+        labels: BTreeMap<String, String>,
+    ) -> Self {
+        let component = subscription.component.as_ref();
+        Self {
+            namespace: namespace.to_owned(),
+            name: component.map_or_else(
+                || subscription.service_component_name(namespace, name),
+                |component| component.name.clone(),
+            ),
+            kind: component.map(|component| component.kind.as_str().to_owned()),
+            labels,
+        }
+    }
+}
+
 /// Returns the errors of `configuration` that need a compiler: in the template, the schema, the content that is fixed, and its size. The
 /// configuration has passed [`proviso_crds::validation::policy`]. `at` is the path of the spec in its object, such as `spec`. Takes up to
 /// a few seconds.
@@ -56,17 +78,11 @@ pub fn check_configuration(
     // The longest version, so that the body stays valid in each later generation and in an experiment.
     let candidate = Candidate { experiment: "x".repeat(MAX_NAME), generation: i64::MAX };
     let version = Version { generation: i64::MAX, candidate: Some(candidate) };
-    let policy = facts(policy.clone(), version, configuration);
+    let policy = configuration.facts(policy.clone(), version);
     let checked = renderer.check_schema(&content);
     let checked = checked.and_then(|()| Ok(Item::new(&policy, &content).map(drop)?));
     let error = checked.err().map(|error| at_field(FieldError::new("configuration.content", error.to_string())));
     error.into_iter().collect()
-}
-
-/// Returns a version of a policy as the catalog has it, without its content.
-#[must_use]
-pub fn facts(id: PolicyId, version: Version, configuration: &Configuration) -> ConfigurationPolicy {
-    configuration.facts(id, version)
 }
 
 #[cfg(test)]

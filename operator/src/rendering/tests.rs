@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proviso_programs::templates::facts;
 use serde_json::{Map, json};
 use tokio::sync::Notify;
 
@@ -52,8 +51,8 @@ type Wanted = (Arc<ConfigurationPolicy>, Arc<RevisedConfiguration>);
 fn policy(name: &str, fields: &Value) -> Wanted {
     let mut configuration = json!({"configName": "memory"});
     configuration.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-    let configuration = serde_json::from_value(configuration).unwrap();
-    let facts = facts(PolicyId::cluster(name).unwrap(), Version::of(1), &configuration);
+    let configuration: proviso_crds::Configuration = serde_json::from_value(configuration).unwrap();
+    let facts = configuration.facts(PolicyId::cluster(name).unwrap(), Version::of(1));
     (Arc::new(facts), Arc::new(RevisedConfiguration { configuration, settings: Map::new() }))
 }
 

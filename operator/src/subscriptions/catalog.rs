@@ -165,7 +165,7 @@ fn deliverable(revision: &Revision) -> Option<Result<Deliverable, PolicyId>> {
     let id = PolicyId::new(reference.namespace.as_deref(), &reference.name).ok()?;
     let Some(content) = &revision.configuration else { return Some(Err(id)) };
     let version = Version { generation: reference.generation, candidate };
-    let policy = proviso_programs::templates::facts(id, version, &content.configuration);
+    let policy = content.configuration.facts(id, version);
     Some(Ok(Deliverable { policy, content: Arc::clone(content) }))
 }
 

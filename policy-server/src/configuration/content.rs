@@ -43,7 +43,7 @@ impl Content {
     /// Returns the facts of the policy in this version, with which filters are compared.
     #[must_use]
     pub fn facts(&self, id: &PolicyId, version: Version) -> ConfigurationPolicy {
-        templates::facts(id.clone(), version, &self.configuration)
+        self.configuration.facts(id.clone(), version)
     }
 
     /// Returns true if the content depends on the component.

@@ -89,10 +89,7 @@ impl Comparison<'_> {
                 (Change::Removal, None) => error.is_none(),
                 _ => false,
             });
-            let is_kept = match self.keep {
-                Keep::All => should.is_none(),
-                Keep::Only(ids) => should.is_none() && ids.contains(id),
-            };
+            let is_kept = should.is_none() && self.keep.contains(id);
             let state = if error.is_some() {
                 State::Failed
             } else if rejection.is_some() {

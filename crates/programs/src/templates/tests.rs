@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use proviso_core::configuration::ConfigurationPolicy;
 use serde_json::json;
 
 use super::*;
@@ -31,7 +32,7 @@ fn component(labels: &[(&str, &str)]) -> ComponentFacts {
 
 fn policy() -> ConfigurationPolicy {
     let configuration = configuration(&json!({"content": {}}));
-    facts(PolicyId::cluster("memory").unwrap(), Version::of(3), &configuration)
+    configuration.facts(PolicyId::cluster("memory").unwrap(), Version::of(3))
 }
 
 fn render(configuration: &Configuration, component: &ComponentFacts) -> Result<Value, RenderError> {

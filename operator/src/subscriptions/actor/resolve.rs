@@ -82,21 +82,22 @@ impl Actor {
     pub(super) fn facts(&self, subject: &Subject) -> (ComponentFacts, Option<Failure>) {
         let subscription = &subject.subscription;
         let namespace = subscription.namespace().unwrap_or_default();
+        let id = (&*namespace, &*subscription.name_any());
         let Some(component) = &subscription.spec.component else {
-            let name = subscription.spec.service_component_name(&namespace, &subscription.name_any());
-            return (ComponentFacts { namespace, name, kind: None, labels: subscription.labels().clone() }, None);
+            return (ComponentFacts::new(&subscription.spec, id, subscription.labels().clone()), None);
         };
         let found = self.shared.stores.workload(component.kind, &namespace, &component.name);
-        let (kind, name) = (component.kind.as_str(), component.name.clone());
         let missing = found.is_none().then(|| {
             let message = format!(
-                "there is no {kind} {name} in this namespace: create it, or correct spec.component. Its pods read the stored policies when \
-                 they start"
+                "there is no {} {} in this namespace: create it, or correct spec.component. Its pods read the stored policies when they \
+                 start",
+                component.kind.as_str(),
+                component.name
             );
             Failure::new(reasons::WORKLOAD_NOT_FOUND, message)
         });
         let labels = found.map(|found| found.labels).unwrap_or_default();
-        (ComponentFacts { namespace, name, kind: Some(kind.to_owned()), labels }, missing)
+        (ComponentFacts::new(&subscription.spec, id, labels), missing)
     }
 
     /// Computes the bodies of the selected policies. The second value is true if a later attempt may have another result.
