@@ -46,12 +46,13 @@ impl Launcher<'_> {
     pub async fn load(&self, images: &[Image], folder: &Path, log: &Path) -> Result<()> {
         std::fs::create_dir_all(folder)?;
         for image in images {
-            let tar = folder.join(image.reference().replace(['/', ':'], "-")).with_added_extension("tar");
-            let (image, file) = (image.clone(), tar.clone());
+            // Several tests may load the same image at the same time, so each load has a file of its own.
+            let tar = tempfile::Builder::new().suffix(".tar").tempfile_in(folder)?.into_temp_path();
+            let (image, file) = (image.clone(), tar.to_path_buf());
             tokio::task::spawn_blocking(move || image.write(&file)).await??;
             let import = runtime::import(self.host, &tar);
             self.start_with_log("ctr", import, log.to_owned())?.until_done(WAIT_TIMEOUT).await?;
-            std::fs::remove_file(tar)?;
+            tar.close()?;
         }
         Ok(())
     }

@@ -209,7 +209,8 @@ async fn a_replica_knows_the_tenant_by_the_label_of_the_namespace() -> Result<()
         Ok(())
     })
     .await?;
-    ensure!(create(&env.namespace, 6).await.is_allowed());
+    let answer = create(&env.namespace, 6).await;
+    ensure!(answer.is_allowed(), "{}", answer.text);
     let label = Patch::Merge(json!({"metadata": {"labels": {"proviso.dev/tenant": "default"}}}));
     let namespaces = Api::<k8s_openapi::api::core::v1::Namespace>::all(env.plane.client().await?);
     namespaces.patch(&env.namespace, &PatchParams::default(), &label).await?;

@@ -16,7 +16,7 @@ use proviso_e2e::{ControlPlane, Kubectl, Link, manifests, until};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use super::{Answer, Folder, Server, WAIT_TIMEOUT, pod, policy};
+use super::{Answer, Folder, PATIENT, Server, WAIT_TIMEOUT, pod, policy};
 
 pub const POD: &str = "policy-server-default-0";
 pub const LEASE: &str = "policy-server-default";
@@ -155,6 +155,7 @@ impl TestEnv {
         let mut command = Command::new(env!("CARGO_BIN_EXE_policy-server"));
         command
             .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
+            .args(PATIENT)
             .args([
                 "--policy-server",
                 "default",
