@@ -30,6 +30,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, PolicySubscription};
 use serde_json::json;
+use tokio::time::sleep;
 
 use test_cluster::TestCluster;
 
@@ -41,6 +42,8 @@ const NAMESPACE: &str = "components";
 const CONCURRENCY: usize = 16;
 /// The longest time between two deliveries.
 const DELIVERY_TIMEOUT: Duration = Duration::from_mins(10);
+/// The operator is idle if it has sent no request for this time.
+const IDLE_TIME: Duration = Duration::from_secs(3);
 /// The metric with the requests of the operator to the API server.
 const REQUESTS: &str = "proviso_operator_api_requests_total{";
 
@@ -197,16 +200,28 @@ impl Bench {
         Api::namespaced(self.cluster.client.clone(), NAMESPACE)
     }
 
-    /// Returns the requests of the operator so far, when it is idle.
+    /// Returns the requests of the operator so far, when it is idle: it has sent none for some seconds, except for the watches that it
+    /// renews.
     async fn requests(&self) -> Result<Requests> {
-        self.cluster.calls_when_idle().await?;
+        let mut before = self.requests_now().await?;
+        loop {
+            sleep(IDLE_TIME).await;
+            let now = self.requests_now().await?;
+            if now == before {
+                return Ok(now);
+            }
+            before = now;
+        }
+    }
+
+    async fn requests_now(&self) -> Result<Requests> {
         let metrics = self.cluster.metrics().await?;
         let lines = metrics.lines().filter_map(|line| line.strip_prefix(REQUESTS));
         let request = |line: &str| {
             let (labels, count) = line.rsplit_once("} ").context("a line of a metric")?;
             Ok((labels.to_owned(), count.parse()?))
         };
-        lines.map(request).collect()
+        lines.filter(|line| !line.contains(r#"verb="watch""#)).map(request).collect()
     }
 }
 

@@ -7,6 +7,7 @@ mod actor;
 mod catalog;
 mod claims;
 mod component;
+mod limits;
 mod notify;
 mod stores;
 mod wake;
@@ -33,15 +34,15 @@ use crate::rendering::Renderings;
 use crate::revisions::Revision;
 use actor::{Actor, Subject};
 use claims::{Claim, Claims};
-use notify::Limits;
+use limits::Limits;
 use stores::{Stores, Workload};
 use wake::Wake;
 
 pub(crate) use catalog::Snapshot;
 pub(crate) use component::is_owned;
 
-/// The time to wait for more changes of policies before subscriptions are resolved again.
-const DEBOUNCE: Duration = Duration::from_millis(200);
+/// The time to wait for more changes of policies before the catalog is built again.
+const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// The settings of the controller, and its state that survives a loss of the leadership.
 pub(crate) struct Settings {
@@ -64,7 +65,8 @@ pub(crate) struct Shared {
     catalog: watch::Sender<Arc<Snapshot>>,
     renderings: Arc<Renderings>,
     claims: Mutex<Claims>,
-    limits: Limits,
+    notifications: Limits,
+    writes: Limits,
 }
 
 /// A change that the controller reacts to.
@@ -103,7 +105,8 @@ pub(crate) async fn run(context: Arc<Context>, settings: &Settings) {
         catalog: watch::channel(Arc::default()).0,
         renderings: Arc::clone(&settings.renderings),
         claims: Mutex::default(),
-        limits: Limits::default(),
+        notifications: Limits::of_notifications(),
+        writes: Limits::of_writes(),
         context,
     });
     let (sender, changes) = mpsc::unbounded_channel();
@@ -361,7 +364,8 @@ impl Shared {
             catalog: watch::channel(Arc::default()).0,
             renderings: Arc::default(),
             claims: Mutex::default(),
-            limits: Limits::default(),
+            notifications: Limits::of_notifications(),
+            writes: Limits::of_writes(),
             context,
         })
     }

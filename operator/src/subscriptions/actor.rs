@@ -206,8 +206,8 @@ impl Actor {
         let mut resolved: Option<(ComponentFacts, bool)> = None;
         let mut resolve_at: Option<Instant> = None;
         loop {
-            let causes = self.wake.take();
-            let mut needs_resolution = causes.policies || resolve_at.is_some_and(|at| at <= Instant::now());
+            let due = self.wake.due().into_iter().chain(resolve_at).min();
+            let mut needs_resolution = due.is_some_and(|due| due <= Instant::now());
             if self.subject.has_changed().unwrap_or_default() {
                 let newer = self.subject.borrow_and_update().clone();
                 if newer.subscription.metadata.generation != subject.subscription.metadata.generation {
@@ -232,6 +232,7 @@ impl Actor {
             let (facts, missing) = self.facts(&subject);
             let facts = (facts, missing.is_some());
             if needs_resolution || resolved.as_ref() != Some(&facts) {
+                self.wake.begin();
                 let retry_in = self.resolve(deliveries, &subject, &facts.0, facts.1).await;
                 resolve_at = retry_in.map(|retry_in| Instant::now() + retry_in);
                 resolved = Some(facts);
@@ -243,7 +244,8 @@ impl Actor {
             let scn = lock(&self.shared.claims).scn_conflict(&self.name);
             let obstacle = blocked.clone().or(missing).or(scn);
             deliveries.component().with_view(|view| view.obstacle = obstacle);
-            let mut retry_at = resolve_at.unwrap_or(next_catch_up).min(next_catch_up);
+            let resolve_again = resolve_at.into_iter().chain(self.wake.due());
+            let mut retry_at = resolve_again.fold(next_catch_up, Instant::min);
             let is_blocked = blocked.is_some();
             if let Some(conflict) = blocked {
                 self.reported.conflict(&self.shared.context, &subject.subscription, &conflict.message).await;

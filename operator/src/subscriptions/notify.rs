@@ -2,7 +2,6 @@
 
 mod exec;
 mod http;
-mod limits;
 pub(super) mod pods;
 
 use proviso_core::Failure;
@@ -10,8 +9,6 @@ use proviso_core::configuration::{Notification, Outcome};
 use proviso_crds::{Notify, PolicySubscription};
 
 use super::Shared;
-
-pub(super) use limits::Limits;
 
 /// The result of a notification, and the facts about it for the status.
 #[derive(Debug)]

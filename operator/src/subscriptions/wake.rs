@@ -1,40 +1,69 @@
 //! The signals by which the controller wakes the task of a subscription. Signals that arrive while the task is busy are not lost.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::cache::lock;
 
-/// The causes of a signal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Causes {
-    /// A policy that concerns the subscription has changed.
-    pub policies: bool,
-    /// An object of the component, its workload or a claim has changed.
-    pub objects: bool,
-}
+/// The time that the policies of a component must stay the same before the component gets a single change.
+const QUIET: Duration = Duration::from_millis(200);
+/// The time that the policies of a component must stay the same after many changes.
+const MAX_QUIET: Duration = Duration::from_secs(2);
+/// The longest time that a change of a policy waits while other policies of the component change.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Wake {
-    causes: Mutex<Causes>,
+    changes: Mutex<Changes>,
     notify: Notify,
 }
 
+/// The changes of the policies of a component. Many changes in quick succession, for example of a whole repository, become few updates:
+/// each change makes the component wait longer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Changes {
+    /// The time of the first change that the component has not got yet.
+    waiting: Option<Instant>,
+    /// The time of the last change, and the number of changes in quick succession until then.
+    last: Option<(Instant, u32)>,
+}
+
+impl Changes {
+    fn add(&mut self, now: Instant) {
+        let earlier = self.last.filter(|(last, _)| now.saturating_duration_since(*last) <= MAX_QUIET);
+        self.last = Some((now, earlier.map_or(1, |(_, count)| count.saturating_add(1))));
+        self.waiting.get_or_insert(now);
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let (first, (last, count)) = (self.waiting?, self.last?);
+        Some((last + QUIET.saturating_mul(count).min(MAX_QUIET)).min(first + MAX_WAIT))
+    }
+}
+
 impl Wake {
+    /// Reports that a policy has changed that concerns the subscription.
     pub fn policies(&self) {
-        lock(&self.causes).policies = true;
+        lock(&self.changes).add(Instant::now());
         self.notify.notify_one();
     }
 
+    /// Reports that an object of the component, its workload or a claim has changed.
     pub fn objects(&self) {
-        lock(&self.causes).objects = true;
         self.notify.notify_one();
     }
 
-    /// Returns the causes since the last call.
-    pub fn take(&self) -> Causes {
-        std::mem::take(&mut lock(&self.causes))
+    /// Returns the time at which the component should get the changes of its policies; `None` if there are none.
+    pub fn due(&self) -> Option<Instant> {
+        lock(&self.changes).due()
+    }
+
+    /// Ends the wait: the task resolves the subscription now. Later changes wait again.
+    pub fn begin(&self) {
+        lock(&self.changes).waiting = None;
     }
 
     /// Waits for a signal. A signal since the last wait counts.
@@ -49,13 +78,48 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn many_changes_at_once_wait_for_each_other_for_a_limited_time() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let changes = |times: &[u64]| {
+            let mut changes = Changes::default();
+            for millis in times {
+                changes.add(at(*millis));
+            }
+            changes
+        };
+        let often: Vec<_> = (0..100).map(|number| number * 100).collect();
+        for (times, due) in [
+            (&[][..], None),
+            (&[0], Some(200)),
+            (&[0, 100], Some(100 + 2 * 200)),
+            (&[0, 1_000, 2_000], Some(2_000 + 3 * 200)),
+            (&often[..20], Some(1_900 + 2_000)),
+            (&often, Some(10_000)),
+        ] {
+            assert_eq!(changes(times).due(), due.map(at), "{times:?}");
+        }
+        // After an update, the next changes are still part of many.
+        let mut continued = changes(&often[..20]);
+        continued.waiting = None;
+        assert_eq!(continued.due(), None);
+        continued.add(at(2_000));
+        assert_eq!(continued.due(), Some(at(2_000 + 2_000)));
+        // Much later, a single change does not wait long.
+        continued.waiting = None;
+        continued.add(at(10_000));
+        assert_eq!(continued.due(), Some(at(10_000 + 200)));
+    }
+
     #[tokio::test]
     async fn a_signal_while_the_task_is_busy_is_not_lost() {
         let wake = Wake::default();
         wake.policies();
         wake.objects();
         assert!(wake.signalled().now_or_never().is_some());
-        assert_eq!(wake.take(), Causes { policies: true, objects: true });
-        assert_eq!((wake.take(), wake.signalled().now_or_never()), (Causes::default(), None));
+        assert!(wake.due().is_some());
+        wake.begin();
+        assert_eq!((wake.due(), wake.signalled().now_or_never()), (None, None));
     }
 }

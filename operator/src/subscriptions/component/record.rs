@@ -50,6 +50,7 @@ impl ClusterComponent {
             if status == known.status {
                 return Ok(());
             }
+            let _place = self.shared.writes.acquire(&self.namespace).await;
             let json = |status: &PolicySubscriptionStatus| serde_json::to_value(status).map_err(context::Error::from);
             let patch = json!({
                 "apiVersion": PolicySubscription::api_version(&()), "kind": PolicySubscription::kind(&()),

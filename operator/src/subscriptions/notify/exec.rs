@@ -73,7 +73,7 @@ pub(super) async fn notify(
         async move {
             let reply = match pod.container(requested) {
                 Some(container) => {
-                    let _permit = shared.limits.acquire(namespace).await;
+                    let _permit = shared.notifications.acquire(namespace).await;
                     let all = run_all(shared, namespace, (&pod.name, container), &exec.command, messages);
                     let expired =
                         |_| Answer::Unknown(format!("the command has not ended within {} s", limit.as_secs()));

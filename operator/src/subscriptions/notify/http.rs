@@ -40,7 +40,7 @@ pub(super) async fn notify(
     };
     let host = format!("{name}.{namespace}.svc:{}", endpoint.port);
     let messages = notification.messages(DEFAULT_MESSAGE_LIMIT);
-    let _permit = shared.limits.acquire(namespace).await;
+    let _permit = shared.notifications.acquire(namespace).await;
     let reply = post(Endpoint { address, host: &host, path: &endpoint.path }, &messages, limit).await;
     Notified::of(Outcome::from_replies([(&*format!("Service {name}"), reply)]))
 }
