@@ -8,7 +8,7 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use axum::middleware::Next;
-use proviso_http::{BodyError, BodyLimits, Peer, read_body};
+use proviso_http::{BodyError, BodyLimits, Peer, ReceivedBody, read_body};
 use proviso_rest_api::Caller;
 use serde_json::Value;
 use uuid::Uuid;
@@ -106,6 +106,17 @@ pub(crate) async fn add_request_id(mut request: Request, next: Next) -> Response
 
 /// Reads a JSON body of at most `size` bytes.
 pub(crate) async fn json_body(request: Request, size: usize) -> Result<Value> {
+    let received = read_json(request, size).await?;
+    serde_json::from_slice(&received.bytes).map_err(|error| not_json(&error))
+}
+
+/// Returns the refusal of a body that is not JSON.
+pub(crate) fn not_json(error: &serde_json::Error) -> Refusal {
+    Refusal::invalid("body", &format!("is not JSON: {error}"))
+}
+
+/// Reads a body of at most `size` bytes whose type is JSON.
+pub(crate) async fn read_json(request: Request, size: usize) -> Result<ReceivedBody> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     if !kind.eq_ignore_ascii_case("application/json") {
@@ -113,7 +124,7 @@ pub(crate) async fn json_body(request: Request, size: usize) -> Result<Value> {
     }
     let (head, body) = request.into_parts();
     let limits = BodyLimits { size, timeout: BODY_TIMEOUT };
-    let received = read_body(body, limits, head.extensions.get::<Peer>()).await.map_err(|failure| {
+    read_body(body, limits, head.extensions.get::<Peer>()).await.map_err(|failure| {
         let message = failure.error.to_string();
         match failure.error {
             BodyError::TooLarge(_) => Refusal::too_large(message),
@@ -121,8 +132,7 @@ pub(crate) async fn json_body(request: Request, size: usize) -> Result<Value> {
             BodyError::Unreadable(_) => Refusal::bad_request(message),
             BodyError::Overloaded(_) => Refusal::unavailable(message, 1),
         }
-    })?;
-    serde_json::from_slice(&received.bytes).map_err(|error| Refusal::invalid("body", &format!("is not JSON: {error}")))
+    })
 }
 
 #[cfg(test)]

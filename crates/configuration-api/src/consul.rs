@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::ResourceExt as _;
@@ -15,16 +15,24 @@ use crate::api::{Api, service_component_name};
 use crate::call::Call;
 use crate::store::ConfigurationStore;
 
+/// The header of Consul with the index of an answer.
+const INDEX: HeaderName = HeaderName::from_static("x-consul-index");
+
 /// `GET /v1/kv/{key}`, with `?recurse`, `?keys` (and `separator`) and `?raw`.
 pub(crate) async fn key<S: ConfigurationStore>(
     State(api): State<Arc<Api<S>>>,
     Path(key): Path<String>,
     call: Call,
 ) -> Response<Body> {
-    respond(Form::Text, read(&api, &key, &call).await)
+    let mut index = 1;
+    let mut response = respond(Form::Text, read(&api, &key, &call, &mut index).await);
+    // Clients of Consul read the index of each answer, also that of a key that does not exist.
+    response.headers_mut().insert(INDEX, HeaderValue::from(index));
+    response
 }
 
-async fn read<S: ConfigurationStore>(api: &Api<S>, key: &str, call: &Call) -> Result<Response<Body>> {
+/// Sets `index` to the version of the component whose key it is.
+async fn read<S: ConfigurationStore>(api: &Api<S>, key: &str, call: &Call, index: &mut u64) -> Result<Response<Body>> {
     let not_found = || Refusal::not_found(&format!("the key {key:?}"));
     // The longest name counts, because a name may have a colon.
     let names = api.store.subscriptions().await?;
@@ -37,15 +45,15 @@ async fn read<S: ConfigurationStore>(api: &Api<S>, key: &str, call: &Call) -> Re
     for name in names {
         match api.component(call.caller(), &name, call.parameter("namespace")).await {
             Ok(subscription) => {
-                let version = subscription.resource_version().and_then(|it| it.parse::<u64>().ok()).unwrap_or(1);
-                keys = Some((api.state(call.caller(), &subscription).await?.keys(&name), version));
+                *index = subscription.resource_version().and_then(|it| it.parse().ok()).unwrap_or(1);
+                keys = Some(api.state(call.caller(), &subscription).await?.keys(&name));
                 break;
             }
             Err(refusal) if refusal.status == StatusCode::NOT_FOUND => {}
             Err(refusal) => return Err(refusal),
         }
     }
-    let (keys, version) = keys.ok_or_else(not_found)?;
+    let keys = keys.ok_or_else(not_found)?;
     let below = keys.iter().filter(|(other, _)| other.starts_with(key));
     if call.parameter("keys").is_some() {
         let mut names: Vec<_> = below.map(|(name, _)| cut(name, key, call.parameter("separator"))).collect();
@@ -55,7 +63,7 @@ async fn read<S: ConfigurationStore>(api: &Api<S>, key: &str, call: &Call) -> Re
         }
         return Ok(json_answer(StatusCode::OK, &json!(names)));
     }
-    let entry = |(key, value): (&String, &String)| entry(key, value, version);
+    let entry = |(key, value): (&String, &String)| entry(key, value, *index);
     if call.parameter("recurse").is_some() {
         let entries: Vec<_> = below.map(entry).collect();
         if entries.is_empty() {

@@ -120,11 +120,15 @@ fn attributes(value: &Value) -> Result<BTreeMap<String, String>> {
         Value::Object(attributes) => attributes
             .iter()
             .map(|(key, value)| {
-                let Value::String(value) = value else {
-                    let key: String = key.chars().take(100).collect();
-                    return Err(Refusal::invalid(&format!("{CONFIG_ATTRIBUTES}.{key}"), "is not a string"));
+                let text = match value {
+                    Value::String(text) => text.clone(),
+                    Value::Number(_) | Value::Bool(_) => value.to_string(),
+                    _ => {
+                        let key: String = key.chars().take(100).collect();
+                        return Err(Refusal::invalid(&format!("{CONFIG_ATTRIBUTES}.{key}"), "is not a string"));
+                    }
                 };
-                Ok((key.clone(), value.clone()))
+                Ok((key.clone(), text))
             })
             .collect(),
         _ => Err(Refusal::invalid(CONFIG_ATTRIBUTES, "is not an object")),
@@ -132,7 +136,7 @@ fn attributes(value: &Value) -> Result<BTreeMap<String, String>> {
 }
 
 /// Splits the name of one version of a policy: `<policy id>.<version>.xml`.
-fn versioned(name: &str) -> Option<(&str, i64)> {
+pub(crate) fn versioned(name: &str) -> Option<(&str, i64)> {
     let (id, version) = name.strip_suffix(".xml")?.rsplit_once('.')?;
     let version = version.parse().ok().filter(|_| version.bytes().all(|digit| digit.is_ascii_digit()))?;
     id.parse::<proviso_core::PolicyId>().ok()?;
@@ -180,6 +184,13 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_booleans_of_attributes_are_texts() {
+        let filter = converted(&json!({"configAttributes": {"priority": 10, "is_on": true}})).unwrap();
+        let expected = [("is_on", "true"), ("priority", "10")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(filter.attributes, expected.into());
+    }
+
+    #[test]
     fn the_name_of_one_version_selects_only_this_version() {
         let (filter, version) = convert(&json!({"policyName": "cluster.memory.5.xml"})).unwrap();
         assert_eq!((filter.name_regex.as_deref(), version), (Some(r"cluster\.memory"), Some(5)));
@@ -200,7 +211,7 @@ mod tests {
             (json!({"unique": "true"}), "unique"),
             (json!({"configAttributes": "x"}), "configAttributes"),
             (json!({"configAttributes": "[]"}), "configAttributes"),
-            (json!({"configAttributes": {"priority": 1}}), "configAttributes.priority"),
+            (json!({"configAttributes": {"priority": [1]}}), "configAttributes.priority"),
         ] {
             let message = converted(&body).unwrap_err();
             assert!(message.starts_with(&format!("{member}: ")), "{body}: {message}");

@@ -1,6 +1,7 @@
 //! The routes of ONAP's deployment-handler.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -8,22 +9,25 @@ use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
 use kube::ResourceExt as _;
 use proviso_core::PolicyId;
-use proviso_core::configuration::{DEFAULT_MESSAGE_LIMIT, reference};
+use proviso_core::configuration::reference;
 use proviso_crds::PolicySubscription;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::error::Category;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{Form, Refusal, Result, json_answer, respond};
 use crate::api::{Api, now, service_component_name};
-use crate::call::{Call, json_body};
+use crate::call::{Call, not_json, read_json};
 use crate::deployed::{Component, Deployed};
 use crate::filter::to_onap;
 use crate::policies::no_change;
 use crate::store::ConfigurationStore;
 
-/// The members of a message with policies.
-const LATEST: &str = "latest_policies";
-const REMOVED: &str = "removed_policies";
-const MATCHES: &str = "policy_filter_matches";
+/// The maximum size of a message of `PUT /policy`, in bytes. policy-handler divides messages of more than 10 MiB, but counts neither the
+/// separators nor the members beside the policies, and sends a larger policy alone.
+const MAX_UPDATE: usize = 16 * 1024 * 1024;
 
 /// `GET /policy`: the policies and filters of all components.
 pub(crate) async fn policies<S: ConfigurationStore>(State(api): State<Arc<Api<S>>>, call: Call) -> Response<Body> {
@@ -129,8 +133,9 @@ pub(crate) async fn update<S: ConfigurationStore>(
 ) -> Response<Body> {
     let answered = async {
         let started = now();
-        let message = json_body(request, DEFAULT_MESSAGE_LIMIT).await?;
-        let named = named_policies(&message)?;
+        let received = read_json(request, MAX_UPDATE).await?;
+        let named = named_policies(&received.bytes)?;
+        drop(received);
         let changeable = api.changeable_subscriptions(call.caller()).await?;
         if changeable.is_empty() && !api.store.subscriptions().await?.is_empty() {
             return Err(no_change());
@@ -163,23 +168,68 @@ enum Named {
     Only(BTreeSet<PolicyId>),
 }
 
-fn named_policies(message: &Value) -> Result<Named> {
-    let Some(members) = message.as_object() else {
-        return Err(Refusal::invalid("body", "is not an object: send a policy update"));
-    };
-    let is_catch_up = match members.get("catch_up") {
-        None | Some(Value::Null | Value::Bool(false)) => false,
-        Some(Value::Bool(true)) => true,
+/// The members of a message that name policies. A message may be large, so that its bodies are not parsed into values.
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    catch_up: Option<&'a RawValue>,
+    #[serde(borrow)]
+    latest_policies: Option<&'a RawValue>,
+    #[serde(borrow)]
+    removed_policies: Option<&'a RawValue>,
+    #[serde(borrow)]
+    policy_filter_matches: Option<&'a RawValue>,
+}
+
+/// The policy ids that are the keys of an object.
+struct Keys(BTreeSet<PolicyId>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Collect;
+
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Keys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with policy ids as its keys")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Keys, A::Error> {
+                let mut ids = BTreeSet::new();
+                while let Some((id, IgnoredAny)) = map.next_entry::<String, _>()? {
+                    // A policy of another policy engine has another form of id, and no component of Proviso has it.
+                    ids.extend(id.parse::<PolicyId>());
+                }
+                Ok(Keys(ids))
+            }
+        }
+
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+fn named_policies(message: &[u8]) -> Result<Named> {
+    let message: Message<'_> = serde_json::from_slice(message).map_err(|error| match error.classify() {
+        Category::Data => Refusal::invalid("body", &format!("is no policy update: {error}")),
+        _ => not_json(&error),
+    })?;
+    let is_catch_up = match message.catch_up.map(RawValue::get) {
+        None | Some("false") => false,
+        Some("true") => true,
         Some(_) => return Err(Refusal::invalid("catch_up", "is not true or false")),
     };
     let mut ids = BTreeSet::new();
-    for name in [LATEST, REMOVED, MATCHES] {
-        match members.get(name) {
-            None | Some(Value::Null) => {}
-            // A policy of another policy engine has another form of id, and no component of Proviso has it.
-            Some(Value::Object(policies)) => ids.extend(policies.keys().filter_map(|id| id.parse::<PolicyId>().ok())),
-            Some(_) => return Err(Refusal::invalid(name, "is not an object with policy ids as its keys")),
-        }
+    for (name, policies) in [
+        ("latest_policies", message.latest_policies),
+        ("removed_policies", message.removed_policies),
+        ("policy_filter_matches", message.policy_filter_matches),
+    ] {
+        let Some(policies) = policies else { continue };
+        let Ok(Keys(keys)) = serde_json::from_str(policies.get()) else {
+            return Err(Refusal::invalid(name, "is not an object with policy ids as its keys"));
+        };
+        ids.extend(keys);
     }
     Ok(if is_catch_up { Named::All } else { Named::Only(ids) })
 }
@@ -226,16 +276,18 @@ mod tests {
             "removed_policies": {"ns.team.b": true},
             "policy_filter_matches": {"cluster.c": {"f": true}},
         });
-        let Named::Only(ids) = named_policies(&message).ok().unwrap() else { panic!("not a catch-up") };
+        let named = |message: &Value| named_policies(message.to_string().as_bytes());
+        let Named::Only(ids) = named(&message).ok().unwrap() else { panic!("not a catch-up") };
         assert_eq!(ids.iter().map(PolicyId::as_str).collect::<Vec<_>>(), ["cluster.a", "cluster.c", "ns.team.b"]);
-        assert!(matches!(named_policies(&json!({"catch_up": true})), Ok(Named::All)));
+        assert!(matches!(named(&json!({"catch_up": true})), Ok(Named::All)));
+        assert!(matches!(named(&json!({"catch_up": null, "latest_policies": null})), Ok(Named::Only(_))));
         for (message, field) in [
             (json!([]), "body"),
             (json!({"catch_up": "yes"}), "catch_up"),
             (json!({"latest_policies": []}), "latest_policies"),
             (json!({"removed_policies": "cluster.a"}), "removed_policies"),
         ] {
-            let refusal = named_policies(&message).err().unwrap();
+            let refusal = named(&message).err().unwrap();
             assert!(refusal.message.starts_with(&format!("{field}: ")), "{}", refusal.message);
         }
     }

@@ -18,7 +18,7 @@ pub const HEALTHCHECK: &str = "/healthcheck";
 const API_VERSION: &str = "5.1.0";
 const NAME: &str = "proviso";
 
-/// `GET /healthcheck`: the members of policy-handler's and deployment-handler's health checks. 503 before the policies are read, as the
+/// `GET /healthcheck`: members of policy-handler's and deployment-handler's health checks. 503 before the policies are read, as the
 /// config-binding service answers without Consul.
 pub(crate) async fn health<S: ConfigurationStore>(State(api): State<Arc<Api<S>>>) -> Response<Body> {
     let now = Timestamp::now();
@@ -38,6 +38,9 @@ pub(crate) async fn health<S: ConfigurationStore>(State(api): State<Arc<Api<S>>>
             "name": NAME, "server_instance_uuid": instance, "service_instance_uuid": instance, "service_name": NAME,
             "service_version": version, "version": version,
         },
+        // The bodies and filters are those of policy-handler's `pdp_api_v0`.
+        "service_mode": {"is_active_mode_of_operation": true, "is_pdp_api_default": false},
+        "stats": {},
     });
     json_answer(status, &body)
 }

@@ -15,13 +15,14 @@ use crate::answer::{Form, Refusal, Result, json_answer, json_text, respond};
 use crate::api::{Api, Shown, python_time};
 use crate::call::{Call, json_body};
 use crate::deployed::Deployed;
-use crate::filter::OnapFilter;
+use crate::filter::{OnapFilter, versioned};
 use crate::store::{ConfigurationStore, Permission};
 
 /// The maximum size of a filter, in bytes.
 const MAX_FILTER: usize = 256 * 1024;
 
-/// `GET /policy_latest/{policy_id}`: the newest version of a policy; 404 with `{}` if there is none.
+/// `GET /policy_latest/{policy_id}`: the newest version of a policy; 404 with `{}` if there is none. The name `<policy id>.<version>.xml`
+/// selects this version, if it is the newest one.
 pub(crate) async fn latest<S: ConfigurationStore>(
     State(api): State<Arc<Api<S>>>,
     Path(id): Path<String>,
@@ -29,17 +30,23 @@ pub(crate) async fn latest<S: ConfigurationStore>(
 ) -> Response<Body> {
     let answered = async {
         let not_found = || json_answer(StatusCode::NOT_FOUND, &json!({}));
-        let Ok(id) = id.parse::<PolicyId>() else { return Ok(not_found()) };
-        if !api.is_allowed(call.caller(), Permission::ReadPolicy(&id)).await? {
-            return Ok(not_found());
+        // The name of a policy may look like the name of a version of another one.
+        for (id, version) in [(id.as_str(), None)].into_iter().chain(versioned(&id).map(|(id, it)| (id, Some(it)))) {
+            let Ok(id) = id.parse::<PolicyId>() else { continue };
+            if !api.is_allowed(call.caller(), Permission::ReadPolicy(&id)).await? {
+                continue;
+            }
+            let found = api.store.catalog().await?.get(&id).cloned();
+            let found = found.filter(|found| version.is_none_or(|version| version == found.version.generation));
+            let Some(policy) = found else { continue };
+            let mut bodies = api.shown_bodies(call.caller(), &[policy], None).await?;
+            return match bodies.remove(&id) {
+                Some(Shown::Item(item)) => Ok(json_text(StatusCode::OK, policy_json(&id, item.body()))),
+                Some(Shown::Failed(error)) => Ok(json_answer(StatusCode::NOT_FOUND, &errored(&id, &error))),
+                None => Ok(not_found()),
+            };
         }
-        let Some(policy) = api.store.catalog().await?.get(&id).cloned() else { return Ok(not_found()) };
-        let mut bodies = api.shown_bodies(call.caller(), &[policy], None).await?;
-        match bodies.remove(&id) {
-            Some(Shown::Item(item)) => Ok(json_text(StatusCode::OK, policy_json(&id, item.body()))),
-            Some(Shown::Failed(error)) => Ok(json_answer(StatusCode::NOT_FOUND, &errored(&id, &error))),
-            None => Ok(not_found()),
-        }
+        Ok(not_found())
     };
     respond(Form::Handler, answered.await)
 }
@@ -60,7 +67,8 @@ pub(crate) async fn find<S: ConfigurationStore>(
             return Err(not_unique(&policies));
         }
         let found = bodies(&api, &call, &policies).await?;
-        let status = if found.latest.is_empty() { StatusCode::NOT_FOUND } else { StatusCode::OK };
+        let is_empty = found.latest.is_empty() && found.errored.is_empty();
+        let status = if is_empty { StatusCode::NOT_FOUND } else { StatusCode::OK };
         let json = format!(
             r#"{{"errored_policies":{},"latest_policies":{},"policy_filter":{body}}}"#,
             Value::Object(found.errored),
@@ -88,7 +96,7 @@ pub(crate) async fn latest_of_components<S: ConfigurationStore>(
         let _permit = api.large_answer().await?;
         let deployed = Deployed::new(&api.listed_subscriptions(call.caller()).await?);
         if deployed.is_empty() {
-            return Ok(json_answer(StatusCode::NOT_FOUND, &json!({"warning": "no component has policies or filters"})));
+            return Ok(json_answer(StatusCode::NOT_FOUND, &json!({"warning": "got no deployed policies"})));
         }
         let catalog = api.store.catalog().await?;
         let matched = tokio::task::spawn_blocking({

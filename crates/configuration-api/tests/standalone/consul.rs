@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use crate::calls::Server;
 use crate::memory_store::{UPDATE, event};
 
+/// The header that clients of Consul read from each answer.
+const INDEX: &str = "x-consul-index";
+
 #[tokio::test]
 async fn one_key_is_an_entry_with_its_value_in_base64() {
     let server = Server::new();
@@ -13,6 +16,7 @@ async fn one_key_is_an_entry_with_its_value_in_base64() {
         "LockIndex": 0, "Key": "team.collector:dti", "Flags": 0, "Value": "eyJhIjpbMV19", "CreateIndex": 1, "ModifyIndex": 1,
     });
     assert_eq!((answer.status, answer.json()), (200, json!([entry])));
+    assert_eq!(answer.headers[INDEX], "1");
     let raw = server.get("/v1/kv/team.collector:policies/event?raw").await;
     assert_eq!(serde_json::from_str::<Value>(&raw.text).unwrap(), event(UPDATE, 2));
     let raw = server.get("/v1/kv/team.collector:policies/items/cluster.memory?raw=true").await;
@@ -23,7 +27,9 @@ async fn one_key_is_an_entry_with_its_value_in_base64() {
     for missing in
         ["team.collector:other", "team.collector:policies/items/cluster.other", "gateway-1", "team.collect", "x/y"]
     {
-        assert_eq!(server.get(&format!("/v1/kv/{missing}")).await.status, 404, "{missing}");
+        let answer = server.get(&format!("/v1/kv/{missing}")).await;
+        assert_eq!(answer.status, 404, "{missing}");
+        assert_eq!(answer.headers[INDEX], "1", "{missing}");
     }
     assert_eq!(server.call("PUT", "/v1/kv/team.collector:dti", "{}").await.status, 405);
 }

@@ -32,7 +32,9 @@ async fn the_latest_policy_has_its_id_and_body() {
     for header in ["x-ecomp-requestid", "x-onap-requestid"] {
         assert_eq!(answer.headers[header], "request-1");
     }
-    for missing in ["cluster.other", "DCAE.Config_other", "x"] {
+    let named = server.get("/policy_latest/cluster.memory.3.xml").await;
+    assert_eq!((named.status, named.json()), (200, answer.json()));
+    for missing in ["cluster.other", "DCAE.Config_other", "x", "cluster.memory.2.xml", "cluster.other.1.xml"] {
         let answer = server.get(&format!("/policy_latest/{missing}")).await;
         assert_eq!((answer.status, answer.json()), (404, json!({})), "{missing}");
     }
@@ -65,6 +67,8 @@ async fn a_filter_finds_the_latest_policies() {
     let error = json!({"policy_id": "cluster.broken", "error": "the body is too large"});
     assert_eq!(broken["errored_policies"], json!({"cluster.broken": error}));
     assert_eq!(broken["latest_policies"].as_object().unwrap().len(), 1);
+    let broken = server.call("POST", "/policies_latest", r#"{"policyName": "cluster\\.broken"}"#).await;
+    assert_eq!((broken.status, &broken.json()["latest_policies"]), (200, &json!({})));
 }
 
 #[tokio::test]
@@ -153,7 +157,7 @@ async fn without_components_the_latest_policies_are_not_found() {
     let server = Server::new();
     server.store.state().subscriptions.clear();
     let answer = server.get("/policies_latest").await;
-    assert_eq!((answer.status, answer.json()["warning"].is_string()), (404, true));
+    assert_eq!((answer.status, answer.json()), (404, json!({"warning": "got no deployed policies"})));
 }
 
 #[tokio::test]
@@ -255,7 +259,7 @@ async fn a_policy_update_makes_the_concerned_components_compare() {
         assert_eq!(names, expected, "{message}");
     }
     for (body, message) in [
-        ("[]", "body: is not an object"),
+        ("[]", "body: is no policy update"),
         (r#"{"removed_policies": ["a"]}"#, "removed_policies: "),
         ("{", "body: is not JSON"),
     ] {
@@ -286,6 +290,7 @@ async fn the_health_check_has_the_members_of_both_services() {
     ] {
         assert!(json.pointer(pointer).is_some_and(Value::is_string), "{pointer}: {json}");
     }
+    assert_eq!(json["service_mode"], json!({"is_active_mode_of_operation": true, "is_pdp_api_default": false}));
     server.store.state().is_unavailable = true;
     assert_eq!(server.get("/healthcheck").await.status, 503);
     let answer = server.get("/policy").await;
