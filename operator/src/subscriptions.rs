@@ -20,7 +20,7 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource as _, ResourceExt as _};
-use proviso_core::configuration::CompiledSubscription;
+use proviso_core::configuration::{CompiledSubscription, part_index};
 use proviso_crds::names::SUBSCRIPTION_LABEL;
 use proviso_crds::{ComponentKind, PolicySubscription};
 use tokio::sync::{RwLock, mpsc, watch};
@@ -66,7 +66,8 @@ pub(crate) struct Shared {
     renderings: Arc<Renderings>,
     claims: Mutex<Claims>,
     notifications: Limits,
-    writes: Limits,
+    record_writes: Limits,
+    part_writes: Limits,
 }
 
 /// A change that the controller reacts to.
@@ -75,8 +76,8 @@ enum Change {
     Subscription(Name),
     /// A revision of a configuration policy.
     Revision,
-    /// A ConfigMap or Secret of the subscription with this uid.
-    Part(String),
+    /// A ConfigMap or Secret with this name, of the subscription with this uid.
+    Part(String, Name),
     Workload(ComponentKind, Name),
 }
 
@@ -106,7 +107,8 @@ pub(crate) async fn run(context: Arc<Context>, settings: &Settings) {
         renderings: Arc::clone(&settings.renderings),
         claims: Mutex::default(),
         notifications: Limits::of_notifications(),
-        writes: Limits::of_writes(),
+        record_writes: Limits::of_writes(),
+        part_writes: Limits::of_writes(),
         context,
     });
     let (sender, changes) = mpsc::unbounded_channel();
@@ -137,7 +139,7 @@ fn listen_to_parts<K: Cached>(cache: &Cache<K>, changes: &mpsc::UnboundedSender<
     let send = changes.clone();
     cache.listen(move |part| {
         if let Some(uid) = part.labels().get(SUBSCRIPTION_LABEL) {
-            let _ = send.send(Change::Part(uid.clone()));
+            let _ = send.send(Change::Part(uid.clone(), cache::name(part)));
         }
     });
 }
@@ -195,7 +197,7 @@ impl Controller {
                 change = changes.recv() => match change {
                     Some(Change::Subscription(name)) => self.reconcile(name).await,
                     Some(Change::Revision) => _ = catalog_at.get_or_insert_with(|| Instant::now() + DEBOUNCE),
-                    Some(Change::Part(uid)) => self.wake(self.names.get(&uid)),
+                    Some(Change::Part(uid, part)) => self.wake(self.of_part(&uid, &part)),
                     Some(Change::Workload(kind, name)) => {
                         self.wake(self.workloads.get(&(kind, name)).into_iter().flatten());
                     }
@@ -231,6 +233,20 @@ impl Controller {
         }
     }
 
+    /// Returns the subscriptions that a part of the subscription with this uid concerns. The part of a deleted subscription may be in the way
+    /// of a new one that has the name of its ConfigMap.
+    fn of_part(&self, uid: &str, (namespace, part): &Name) -> Vec<&Name> {
+        if let Some(name) = self.names.get(uid) {
+            return vec![name];
+        }
+        let has_name = |running: &Running| {
+            let subscription = &running.subject.borrow().subscription;
+            subscription.metadata.namespace == *namespace
+                && part_index(&subscription.spec.delivery.config_map, part).is_some()
+        };
+        self.tasks.iter().filter(|(_, running)| has_name(running)).map(|(name, _)| name).collect()
+    }
+
     /// Wakes the tasks of these subscriptions, because an object of them has changed.
     fn wake<'a>(&self, names: impl IntoIterator<Item = &'a Name>) {
         for name in names {
@@ -249,11 +265,11 @@ impl Controller {
             return;
         };
         self.shared.context.reports.report(&*found).await;
-        // The task of a subscription that cannot be read any more continues with its last readable version.
-        let Ok(subscription) = &found.0 else { return };
-        if self.tasks.get(&name).is_some_and(|running| running.uid != subscription.uid()) {
+        if self.tasks.get(&name).is_some_and(|running| running.uid != found.meta().uid) {
             self.stop(&name).await;
         }
+        // The task of a subscription that cannot be read any more continues with its last readable version.
+        let Ok(subscription) = &found.0 else { return };
         let affected = lock(&self.shared.claims).set(&name, Some(&Claim::of(subscription)));
         self.wake(&affected);
         let subscription = Arc::new(subscription.clone());
@@ -365,7 +381,8 @@ impl Shared {
             renderings: Arc::default(),
             claims: Mutex::default(),
             notifications: Limits::of_notifications(),
-            writes: Limits::of_writes(),
+            record_writes: Limits::of_writes(),
+            part_writes: Limits::of_writes(),
             context,
         })
     }

@@ -1,11 +1,13 @@
 //! The deliveries to one component, one update after the other.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use proviso_core::PolicyId;
 use proviso_core::configuration::{
-    Action, Contents, Delivery, Desired, Event, MAX_DELAY, Notification, Outcome, Record, Step, Update, delay,
+    Action, Contents, Delivery, Desired, Event, Items, MAX_DELAY, Notification, Outcome, Record, Step, Update, delay,
 };
 use proviso_crds::{LastUpdate, UpdateResult};
 use tokio::time::Instant;
@@ -21,6 +23,8 @@ pub struct Deliveries<C> {
     desired: Desired,
     /// The contents that were written last; `None` if nothing was written since the start. Other stored contents are an edit by hand.
     written: Option<Contents>,
+    /// The policies that somebody has edited, and whose edit an update has overwritten. The component may have read the edit.
+    overwritten: BTreeSet<PolicyId>,
     last: Option<LastUpdate>,
     /// The time of the last result.
     finished: Instant,
@@ -78,6 +82,7 @@ impl<C: Component> Deliveries<C> {
             delivery,
             desired: Desired::default(),
             written: None,
+            overwritten: BTreeSet::new(),
             last,
             finished: Instant::now(),
             is_unrecorded: false,
@@ -162,12 +167,15 @@ impl<C: Component> Deliveries<C> {
         let event = update.event(timestamp(now), id.clone());
         self.last = Some(LastUpdate { id, time: Time(now), result: None, message: None });
         self.is_unrecorded = true;
-        let outcome = match self.announce(update, &event).await {
+        let announced = self.announce(update, &event).await;
+        let outcome = match &announced {
             Ok(()) => self.component.notify(&Notification::new(update)).await,
             Err(error) => Outcome::Failed { message: error.to_string() },
         };
         self.finish(outcome);
         self.record_now().await?;
+        // The same write would probably fail again, perhaps after a long time.
+        announced?;
         let contents = self.delivery.contents();
         self.write(contents, event).await
     }
@@ -203,18 +211,21 @@ impl<C: Component> Deliveries<C> {
     /// component: the edited policies are sent again.
     async fn repair(&mut self) -> Result<Next, C::Error> {
         let (stored, contents) = (self.component.stored().await?, self.delivery.contents());
-        if stored.is_equal(&contents) {
+        if stored.is_equal(&contents) && self.overwritten.is_empty() {
             self.written = Some(contents);
             return Ok(Next::Idle);
         }
-        let is_edited = self.written.as_ref().is_some_and(|written| written.items != stored.items);
-        if is_edited {
+        let has_other_bodies = self.written.as_ref().is_some_and(|written| written.items != stored.items);
+        let is_edited = has_other_bodies || !self.overwritten.is_empty();
+        if is_edited || self.written.as_ref() == Some(&contents) {
             let remaining = self.edits.remaining();
             if !remaining.is_zero() {
                 return Ok(Next::After(remaining));
             }
             self.edits.repair();
-            self.delivery = Delivery::restore(self.delivery.record().clone(), &stored);
+        }
+        if is_edited {
+            self.delivery = self.delivery.restore_edited(&stored, std::mem::take(&mut self.overwritten));
             self.delivery.want(self.desired.clone());
             self.written = None;
             return Ok(Next::Again);
@@ -233,7 +244,9 @@ impl<C: Component> Deliveries<C> {
     /// Writes contents, and no object that has its part of them already.
     async fn write(&mut self, contents: Contents, event: Event) -> Result<(), C::Error> {
         let stored = self.component.stored().await?;
-        self.written = Some(contents.clone());
+        if let Some(written) = self.written.replace(contents.clone()) {
+            self.overwritten.extend(different(&written.items, &stored.items));
+        }
         if stored.is_equal(&contents) {
             return Ok(());
         }
@@ -242,6 +255,11 @@ impl<C: Component> Deliveries<C> {
         let parts = contents.parts(&stored.assignments(), &event).unwrap_or_default();
         self.component.write_parts(&stored.changed(&parts).collect::<Vec<_>>(), &stored.stale(&parts)).await
     }
+}
+
+/// Returns the policies whose bodies differ.
+fn different<'a>(one: &'a Items, other: &'a Items) -> impl Iterator<Item = PolicyId> + 'a {
+    one.keys().chain(other.keys()).filter(|id| one.get(*id) != other.get(*id)).cloned()
 }
 
 /// Returns the time as ONAP writes it: RFC 3339 in UTC with milliseconds.

@@ -186,7 +186,7 @@ impl Component for ClusterComponent {
     }
 
     async fn write_parts(&self, parts: &[&Part], stale: &[(Place, usize)]) -> Result<(), Error> {
-        let _place = self.shared.writes.acquire(&self.namespace).await;
+        let _place = self.shared.part_writes.acquire(&self.namespace).await;
         for part in parts {
             self.write_part(part).await?;
         }

@@ -10,8 +10,9 @@ use crate::cache::lock;
 
 /// The maximum number of notifications in flight.
 const MAX_NOTIFICATIONS: usize = 64;
-/// The maximum number of writes in flight. All components may have the same changed policy, and the API server must have time for others,
-/// such as the rollouts of policies.
+/// The maximum number of writes of records in flight, and of writes of stored policies. All components may have the same changed policy, and
+/// the API server must have time for others, such as the rollouts of policies. An admission webhook that hangs for the one delays no write
+/// of the other.
 const MAX_WRITES: usize = 32;
 /// The maximum number of each of them in flight for the components of one namespace.
 const MAX_OF_NAMESPACE: usize = 8;

@@ -75,6 +75,28 @@ async fn a_task_ends_with_its_subscription() {
 }
 
 #[tokio::test]
+async fn a_part_of_a_deleted_subscription_concerns_the_one_with_its_name() {
+    let api = MockApi::default();
+    let shared = Shared::with_context(api.context());
+    let mut controller = Controller::new(Arc::clone(&shared), Arc::default());
+    for name in ["collector", "other"] {
+        let name = put(&api, &shared, name, &format!("uid-{name}"), "a");
+        controller.reconcile(name).await;
+    }
+    for (uid, namespace, part, expected) in [
+        ("uid-collector", "team", "renamed", &["collector"][..]),
+        ("gone", "team", "collector", &["collector"]),
+        ("gone", "team", "other-1", &["other"]),
+        ("gone", "team", "collector-x", &[]),
+        ("gone", "edge", "collector", &[]),
+    ] {
+        let part = (Some(namespace.to_owned()), part.to_owned());
+        let concerned: Vec<_> = controller.of_part(uid, &part).iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(concerned, expected, "{uid} {part:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_tasks_end_with_the_controller() {
     let (api, running) = (MockApi::default(), Arc::<RwLock<()>>::default());
     let shared = Shared::with_context(api.context());

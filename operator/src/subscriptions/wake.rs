@@ -32,10 +32,13 @@ struct Changes {
 }
 
 impl Changes {
-    fn add(&mut self, now: Instant) {
+    /// Adds a change. Returns true if no other change waits.
+    fn add(&mut self, now: Instant) -> bool {
         let earlier = self.last.filter(|(last, _)| now.saturating_duration_since(*last) <= MAX_QUIET);
         self.last = Some((now, earlier.map_or(1, |(_, count)| count.saturating_add(1))));
+        let is_first = self.waiting.is_none();
         self.waiting.get_or_insert(now);
+        is_first
     }
 
     fn due(&self) -> Option<Instant> {
@@ -47,8 +50,11 @@ impl Changes {
 impl Wake {
     /// Reports that a policy has changed that concerns the subscription.
     pub fn policies(&self) {
-        lock(&self.changes).add(Instant::now());
-        self.notify.notify_one();
+        // While a change waits, the task wakes up by itself: at the latest when the change is due.
+        let is_first = lock(&self.changes).add(Instant::now());
+        if is_first {
+            self.notify.notify_one();
+        }
     }
 
     /// Reports that an object of the component, its workload or a claim has changed.
@@ -121,5 +127,13 @@ mod tests {
         assert!(wake.due().is_some());
         wake.begin();
         assert_eq!((wake.due(), wake.signalled().now_or_never()), (None, None));
+        // Only the first of several changes wakes the task, and the next one after the task has begun.
+        wake.policies();
+        assert!(wake.signalled().now_or_never().is_some());
+        wake.policies();
+        assert!(wake.signalled().now_or_never().is_none());
+        wake.begin();
+        wake.policies();
+        assert!(wake.signalled().now_or_never().is_some());
     }
 }

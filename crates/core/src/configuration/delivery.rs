@@ -116,6 +116,22 @@ impl Delivery {
         delivery
     }
 
+    /// Returns the deliveries after somebody has edited the stored policies: those that are not stored as the component has acknowledged
+    /// them are unconfirmed, and also `overwritten` ones, whose edit an update has replaced since. In contrast to a restart, the bodies that
+    /// are known stay known. The desired state must be set again.
+    #[must_use]
+    pub fn restore_edited(&self, stored: &StoredParts, overwritten: BTreeSet<PolicyId>) -> Self {
+        let mut delivery = Self::restore(self.record.clone(), stored);
+        for (id, item) in &self.acknowledged {
+            if delivery.record.acknowledged.get(id) == Some(&item.entry()) {
+                delivery.acknowledged.entry(id.clone()).or_insert_with(|| item.clone());
+            }
+        }
+        delivery.attempted.extend(self.attempted.clone());
+        delivery.record.unconfirmed.extend(overwritten);
+        delivery
+    }
+
     /// Returns the record to write.
     #[must_use]
     pub fn record(&self) -> &Record {

@@ -3,7 +3,7 @@ use std::convert::Infallible;
 use std::sync::Mutex;
 
 use proviso_core::configuration::{
-    Audience, ConfigurationPolicy, Entries, Item, Items, MIN_DELAY, Part, Place, StoredParts, Version,
+    Audience, ConfigurationPolicy, Entries, Item, Items, Keep, MIN_DELAY, Part, Place, StoredParts, Version,
 };
 use serde_json::{Value, json};
 
@@ -15,6 +15,8 @@ struct Memory {
     record: Mutex<Record>,
     parts: Mutex<Vec<Part>>,
     outcomes: Mutex<VecDeque<Outcome>>,
+    /// The key that somebody removes during the next notification.
+    removed: Mutex<Option<&'static str>>,
     /// Each notification, and the stored items at its time.
     notified: Mutex<Vec<(Value, Items)>>,
 }
@@ -48,6 +50,9 @@ impl Component for &Memory {
     async fn notify(&self, notification: &Notification) -> Outcome {
         let items = self.items();
         self.notified.lock().unwrap().push((serde_json::from_str(&notification.to_json()).unwrap(), items));
+        if let Some(key) = self.removed.lock().unwrap().take() {
+            self.remove(key);
+        }
         self.outcomes.lock().unwrap().pop_front().unwrap_or(Outcome::Acknowledged)
     }
 }
@@ -59,6 +64,13 @@ impl Memory {
 
     fn acknowledged(&self) -> Entries {
         self.record.lock().unwrap().acknowledged.clone()
+    }
+
+    /// Removes a key by hand.
+    fn remove(&self, key: &str) {
+        for part in &mut *self.parts.lock().unwrap() {
+            part.data.remove(key);
+        }
     }
 
     fn answer(&self, outcome: Outcome) {
@@ -184,9 +196,7 @@ async fn an_edit_by_hand_is_repaired_and_sent_again() {
     let wanted = desired(&[("cluster.a", 1), ("cluster.b", 1)]);
     deliveries.want(wanted.clone());
     settle(&mut deliveries).await;
-    for part in &mut *memory.parts.lock().unwrap() {
-        part.data.remove("items.cluster.b");
-    }
+    memory.remove("items.cluster.b");
     settle(&mut deliveries).await;
     assert_eq!(memory.items(), wanted.items);
     assert_eq!(memory.changes(), [(2, 0), (1, 0)]);
@@ -198,6 +208,64 @@ async fn an_edit_by_hand_is_repaired_and_sent_again() {
         assert_eq!(memory.items(), wanted.items);
     }
     assert!(delays[0] >= MIN_DELAY / 2 && delays[2] >= 2 * MIN_DELAY, "{delays:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_during_an_update_is_sent_again() {
+    let memory = Memory::default();
+    let mut deliveries = Deliveries::restore(&memory, None).await.unwrap();
+    deliveries.want(desired(&[("cluster.a", 1), ("cluster.b", 1)]));
+    settle(&mut deliveries).await;
+    *memory.removed.lock().unwrap() = Some("items.cluster.b");
+    let wanted = desired(&[("cluster.a", 2), ("cluster.b", 1)]);
+    deliveries.want(wanted.clone());
+    settle(&mut deliveries).await;
+    assert_eq!(memory.items(), wanted.items);
+    // The component may have read its policies without the removed one.
+    assert_eq!(memory.changes(), [(2, 0), (1, 0), (1, 0)]);
+    assert_eq!(memory.acknowledged(), entries(&wanted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_edit_does_not_lose_the_last_good_body() {
+    for is_rejected in [true, false] {
+        let memory = Memory::default();
+        let mut deliveries = Deliveries::restore(&memory, None).await.unwrap();
+        let good = desired(&[("cluster.a", 1)]);
+        deliveries.want(good.clone());
+        settle(&mut deliveries).await;
+        if is_rejected {
+            memory.answer(Outcome::Rejected { message: "exit code 3".to_owned(), is_partly_applied: false });
+            deliveries.want(desired(&[("cluster.a", 2)]));
+        } else {
+            // A selector fails.
+            deliveries.want(Desired { items: Items::new(), keep: Keep::All });
+        }
+        settle(&mut deliveries).await;
+        memory.remove("items.cluster.a");
+        settle(&mut deliveries).await;
+        assert_eq!(memory.items(), good.items, "an edit: {is_rejected}");
+        memory.parts.lock().unwrap().clear();
+        settle(&mut deliveries).await;
+        assert_eq!(memory.items(), good.items, "a deletion: {is_rejected}");
+        assert_eq!(memory.acknowledged(), entries(&good));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_others_are_removed_with_growing_delays() {
+    let memory = Memory::default();
+    let mut deliveries = Deliveries::restore(&memory, None).await.unwrap();
+    deliveries.want(desired(&[("cluster.a", 1)]));
+    settle(&mut deliveries).await;
+    let mut delays = Vec::new();
+    for _ in 0..4 {
+        memory.parts.lock().unwrap()[0].data.insert("stray".to_owned(), "".into());
+        delays.push(settle(&mut deliveries).await.iter().sum::<Duration>());
+        assert!(!memory.parts.lock().unwrap()[0].data.contains_key("stray"));
+    }
+    assert!(delays[0].is_zero() && delays[1] >= MIN_DELAY / 2 && delays[3] >= 2 * MIN_DELAY, "{delays:?}");
+    assert_eq!(memory.changes().len(), 1, "the component is not notified");
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,13 +44,17 @@ impl ClusterComponent {
     /// Writes the status if it has changed. Returns when the API server has stored it.
     pub async fn report(&self, record: &Record, last: Option<&LastUpdate>) -> Result<(), Error> {
         let api = self.subscriptions();
+        let mut place = None;
         for _ in 0..ATTEMPTS {
             let known = lock(&self.reported).clone();
             let status = self.with_view(|view| compute(view, record, last, &known.status, Timestamp::now()));
             if status == known.status {
                 return Ok(());
             }
-            let _place = self.shared.writes.acquire(&self.namespace).await;
+            // All attempts have one place: somebody may change the subscription more often than a place is free.
+            if place.is_none() {
+                place = Some(self.shared.record_writes.acquire(&self.namespace).await);
+            }
             let json = |status: &PolicySubscriptionStatus| serde_json::to_value(status).map_err(context::Error::from);
             let patch = json!({
                 "apiVersion": PolicySubscription::api_version(&()), "kind": PolicySubscription::kind(&()),

@@ -24,8 +24,9 @@ const ARGUMENT: &str = "policies";
 const MAX_URL: usize = 64_000;
 /// The size of the rest of the URL: the address of the API server, a namespace, a pod and a container.
 const URL_RESERVE: usize = 1_500;
-/// The number of pods of one component in which the command runs at the same time.
-const CONCURRENCY: usize = 8;
+/// The number of pods of one component in which the command runs at the same time. It is half of the places of a namespace, so that a
+/// command that hangs leaves the others to another component.
+const CONCURRENCY: usize = 4;
 
 pub(super) async fn notify(
     shared: &Shared,
