@@ -199,13 +199,13 @@ async fn a_replica_knows_the_tenant_by_the_label_of_the_namespace() -> Result<()
     // The namespace of the test is its own tenant, and not that of the policy.
     until("the policies", WAIT_TIMEOUT, async || {
         let answer = create(&env.namespace, 9).await;
-        ensure!(answer.status == 200 && answer.message().contains("cluster.global"), "{}", answer.text);
+        ensure!(answer.message().contains("the constraint of policy cluster.global"), "{}", answer.text);
         Ok(())
     })
     .await?;
     until("the policy of the tenant", WAIT_TIMEOUT, async || {
         let answer = create("default", 6).await;
-        ensure!(answer.message().contains("ns.default.tenant"), "{}", answer.text);
+        ensure!(answer.message().contains("the constraint of policy ns.default.tenant"), "{}", answer.text);
         Ok(())
     })
     .await?;
@@ -216,7 +216,7 @@ async fn a_replica_knows_the_tenant_by_the_label_of_the_namespace() -> Result<()
     namespaces.patch(&env.namespace, &PatchParams::default(), &label).await?;
     until("the label", WAIT_TIMEOUT, async || {
         let answer = create(&env.namespace, 6).await;
-        ensure!(answer.message().contains("ns.default.tenant"), "{}", answer.text);
+        ensure!(answer.message().contains("the constraint of policy ns.default.tenant"), "{}", answer.text);
         Ok(())
     })
     .await?;
