@@ -4,6 +4,7 @@
 
 mod events;
 mod resolve;
+mod session;
 mod subject;
 
 use std::convert::Infallible;
@@ -15,18 +16,17 @@ use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
 use proviso_core::Failure;
 use proviso_core::configuration::Record;
-use proviso_crds::names::{CATCH_UP, RESEND};
-use proviso_crds::{LastUpdate, PolicySubscription, UpdateResult};
-use proviso_delivery::status::resend_value;
-use proviso_delivery::{Component as _, Deliveries, Next};
-use proviso_programs::templates::ComponentFacts;
+use proviso_crds::{LastUpdate, PolicySubscription};
+use proviso_delivery::{Component as _, Deliveries};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
 use super::Shared;
 use super::component::{ClusterComponent, Error, Starting};
 use super::wake::Wake;
 use crate::cache::{Name, lock};
+
+use session::Session;
 
 pub(super) use subject::Subject;
 
@@ -40,8 +40,6 @@ const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
 const CONFLICT_INTERVAL: Duration = Duration::from_secs(30);
 /// The interval of attempts after the API server has reported that the subscription does not exist.
 const DELETED_INTERVAL: Duration = Duration::from_mins(1);
-/// The interval of checks of pods that were starting during a notification.
-const STARTING_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) struct Actor {
     shared: Arc<Shared>,
@@ -127,7 +125,7 @@ impl Actor {
             }
         };
         let mut deliveries = Deliveries::restore(component, last).await?;
-        let result = self.deliver(&mut deliveries, subject, observed).await;
+        let result = Session::new(self, &mut deliveries, subject, observed).run().await;
         if let Err(error) = &result {
             self.report_failure(deliveries.component(), deliveries.record(), deliveries.last(), error).await;
         }
@@ -189,147 +187,5 @@ impl Actor {
             Err(error @ Error::Conflict { .. }) => Ok(error.failure()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Delivers until an error. `observed` is the generation of the subscription that the status is about.
-    async fn deliver(
-        &mut self,
-        deliveries: &mut Deliveries<ClusterComponent>,
-        mut subject: Subject,
-        observed: Option<i64>,
-    ) -> Result<Infallible, Error> {
-        // After a restart nobody knows whether the component or its notification has changed.
-        let generation = subject.subscription.metadata.generation;
-        let mut must_resend = subject.has_notification() && observed.is_some() && observed != generation;
-        let mut caught_up = subject.annotation(CATCH_UP).map(ToOwned::to_owned);
-        let mut next_catch_up = self.next_catch_up();
-        let mut resolved: Option<(ComponentFacts, bool)> = None;
-        let mut resolve_at: Option<Instant> = None;
-        loop {
-            let due = self.wake.due().into_iter().chain(resolve_at).min();
-            let mut needs_resolution = due.is_some_and(|due| due <= Instant::now());
-            if self.subject.has_changed().unwrap_or_default() {
-                let newer = self.subject.borrow_and_update().clone();
-                if newer.subscription.metadata.generation != subject.subscription.metadata.generation {
-                    if newer.subscription.spec.delivery.config_map != deliveries.component().config_map() {
-                        return Err(Error::Renamed);
-                    }
-                    must_resend |= newer.notifies_others_than(&subject);
-                    deliveries.component_mut().set_subscription(Arc::clone(&newer.subscription));
-                    // The change may have corrected the notification.
-                    deliveries.retry();
-                    needs_resolution = true;
-                }
-                subject = newer;
-            }
-            let is_requested = subject.annotation(CATCH_UP) != caught_up.as_deref();
-            if is_requested || next_catch_up <= Instant::now() {
-                caught_up = subject.annotation(CATCH_UP).map(ToOwned::to_owned);
-                next_catch_up = self.next_catch_up();
-                deliveries.component().forget_parts();
-                needs_resolution = true;
-            }
-            let (facts, missing) = self.facts(&subject);
-            let facts = (facts, missing.is_some());
-            if needs_resolution || resolved.as_ref() != Some(&facts) {
-                self.wake.begin();
-                let retry_in = self.resolve(deliveries, &subject, &facts.0, facts.1).await;
-                resolve_at = retry_in.map(|retry_in| Instant::now() + retry_in);
-                resolved = Some(facts);
-            }
-            if std::mem::take(&mut must_resend) {
-                deliveries.resend().await?;
-            }
-            let blocked = self.conflict(deliveries.component()).await?;
-            let scn = lock(&self.shared.claims).scn_conflict(&self.name);
-            let obstacle = blocked.clone().or(missing).or(scn);
-            deliveries.component().with_view(|view| view.obstacle = obstacle);
-            let resolve_again = resolve_at.into_iter().chain(self.wake.due());
-            let mut retry_at = resolve_again.fold(next_catch_up, Instant::min);
-            let is_blocked = blocked.is_some();
-            if let Some(conflict) = blocked {
-                self.reported.conflict(&self.shared.context, &subject.subscription, &conflict.message).await;
-                retry_at = retry_at.min(Instant::now() + CONFLICT_INTERVAL);
-            } else {
-                self.begin_resend(deliveries, &subject).await?;
-                match self.advance(deliveries, &subject).await? {
-                    Next::Again => continue,
-                    Next::After(delay) => retry_at = retry_at.min(Instant::now() + delay),
-                    Next::Idle => {}
-                }
-            }
-            deliveries.component().report(deliveries.record(), deliveries.last()).await?;
-            if !is_blocked {
-                self.reported.no_conflict();
-            }
-            if let Some(updated) = self.updated_before {
-                deliveries.component().find_starting_pods(updated).await?;
-                self.updated_before = None;
-            }
-            if deliveries.component().is_waiting_for_pods() {
-                let started = deliveries.component().started_pods().await?;
-                if !started.is_empty() {
-                    // The pods may have read the policies before the update. They get all policies, as each other pod does.
-                    deliveries.resend().await?;
-                    deliveries.component().forget_pods(&started);
-                    continue;
-                }
-                retry_at = retry_at.min(Instant::now() + STARTING_INTERVAL);
-            }
-            self.backoff = BACKOFF.build();
-            tokio::select! {
-                () = self.wake.signalled() => {}
-                _ = self.subject.changed() => self.subject.mark_changed(),
-                () = sleep_until(retry_at) => {}
-            }
-        }
-    }
-
-    /// Begins a resend if the annotation has a new value. One write of the status records the unconfirmed policies and the value.
-    async fn begin_resend(
-        &self,
-        deliveries: &mut Deliveries<ClusterComponent>,
-        subject: &Subject,
-    ) -> Result<(), Error> {
-        let Some(requested) = subject.annotation(RESEND).map(resend_value) else { return Ok(()) };
-        let component = deliveries.component();
-        let is_new = component.with_view(|view| {
-            let is_new = view.observed_resend.as_deref() != Some(requested);
-            view.observed_resend = Some(requested.to_owned());
-            is_new
-        });
-        if is_new {
-            deliveries.resend().await?;
-        }
-        Ok(())
-    }
-
-    /// Performs the next step of the deliveries. Counts and reports the update that it ends.
-    async fn advance(
-        &mut self,
-        deliveries: &mut Deliveries<ClusterComponent>,
-        subject: &Subject,
-    ) -> Result<Next, Error> {
-        let state = |last: Option<&LastUpdate>| last.map(|last| (last.id.clone(), last.result));
-        let (before, started) = (state(deliveries.last()), Instant::now());
-        let next = deliveries.advance().await;
-        if matches!(next, Err(Error::Superseded)) {
-            return next;
-        }
-        let finished = deliveries.last().filter(|last| last.result.is_some() && state(Some(last)) != before);
-        if let Some(last) = finished {
-            let result = last.result.unwrap_or(UpdateResult::Failed);
-            self.shared.context.metrics.delivered(result, started.elapsed());
-            self.reported.update(&self.shared.context, &subject.subscription, last, deliveries.record()).await;
-        }
-        next
-    }
-
-    /// Returns the time of the next catch-up. A random part of up to a tenth is left out, so that subscriptions that started together are
-    /// not compared together.
-    fn next_catch_up(&self) -> Instant {
-        let interval = self.shared.catch_up_interval;
-        let random = getrandom::u32().map_or(0.0, |number| f64::from(number) / f64::from(u32::MAX));
-        Instant::now() + interval.mul_f64(1.0 - random / 10.0)
     }
 }

@@ -66,8 +66,6 @@ pub struct Delivery {
     in_flight: Option<Update>,
     /// The last update, if it has failed and no other update has been sent since.
     failed: Option<Update>,
-    /// True if the desired state has changed since the last update began.
-    is_waiting: bool,
     /// True if policies of the component were written before.
     has_event: bool,
     /// The maximum number of changes in the next update; `None` means no limit.
@@ -75,7 +73,6 @@ pub struct Delivery {
     failures: u32,
     delay: Duration,
     rejections: u32,
-    superseded: u64,
 }
 
 /// The next step of the deliveries to a component.
@@ -138,12 +135,6 @@ impl Delivery {
         &self.record
     }
 
-    /// Returns the number of desired states that were replaced by a newer one before an update began for them.
-    #[must_use]
-    pub fn superseded(&self) -> u64 {
-        self.superseded
-    }
-
     /// Returns the update that is in flight.
     #[must_use]
     pub fn in_flight(&self) -> Option<&Update> {
@@ -155,10 +146,6 @@ impl Delivery {
         if self.desired.as_ref() == Some(&desired) {
             return false;
         }
-        if self.is_waiting && !self.changes().is_empty() {
-            self.superseded += 1;
-        }
-        self.is_waiting = true;
         self.rejections = 0;
         for (id, item) in &desired.items {
             if self.record.acknowledged.get(id) == Some(&item.entry()) {
@@ -190,7 +177,6 @@ impl Delivery {
         self.record.unconfirmed.extend(update.ids().cloned());
         self.attempted.retain(|id, _| !update.removed.contains_key(id));
         self.attempted.extend(update.updated.clone());
-        self.is_waiting = false;
         self.has_event = true;
         self.failed = None;
         self.in_flight = Some(update.clone());
