@@ -38,8 +38,9 @@ pub use served::{Candidate, ServedRequests};
 /// The time limit of a request to the HTTP routes, and of the preview of a chain: all evaluations together.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// The time limit of one step of a chain besides the evaluation of its policy. A step takes at most about a second.
-const STEP_TIME_LIMIT: Duration = Duration::from_secs(5);
+/// The minimum time for one step of a chain besides the evaluation of its policy: a step at the deadline of the chain has it too. A step
+/// takes at most about a second of CPU time.
+const MIN_STEP_TIME: Duration = Duration::from_secs(5);
 
 /// The reason why a request was not evaluated.
 #[derive(Debug, thiserror::Error)]
@@ -223,8 +224,9 @@ impl Evaluation<'_> {
             Ok(value) => Ok(value),
         };
         let is_failed = result.is_err();
-        // The validation of constraints takes CPU time, which belongs to the policy too.
-        let applied = isolated(Deadline::after(STEP_TIME_LIMIT), move || Ok(chain.apply(result))).await;
+        // The validation of constraints takes CPU time, which belongs to the policy too. A slow policy gets the CPU time that others leave.
+        let deadline = Deadline::at(self.deadline.max(Instant::now() + MIN_STEP_TIME));
+        let applied = isolated(deadline, move || Ok(chain.apply(result))).await;
         match applied {
             Ok(progress) => Ok((progress, is_failed)),
             Err(error) => {
