@@ -2,11 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tokio::process::Command;
 
 use crate::binaries::Tier;
+use crate::until;
+
+/// The time limit for the API server to observe a new permission.
+const PERMISSION_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// kubectl for one cluster and one user.
 #[derive(Debug, Clone)]
@@ -64,5 +69,16 @@ impl Kubectl {
             bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
         }
         Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Waits until the API server has observed a new permission of the user: `verb` on `resource` in the namespace.
+    ///
+    /// # Errors
+    /// If the user does not get the permission in time.
+    pub async fn until_permitted(&self, verb: &str, resource: &str, namespace: &str) -> Result<()> {
+        until(&format!("the permission to {verb} {resource}"), PERMISSION_TIMEOUT, async || {
+            self.run(&["auth", "can-i", verb, resource, "-n", namespace]).await.map(drop)
+        })
+        .await
     }
 }

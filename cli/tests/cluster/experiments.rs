@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use crate::actions::{Actions, Call};
 use crate::test_cluster::{TEAM, TestCluster, active, run, spec};
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Returns the arguments of a `proviso experiment` command.
 fn exp<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
@@ -216,6 +216,7 @@ async fn a_watch_writes_a_line_for_each_change() -> Result<()> {
     let error = tokio::time::timeout(WAIT_TIMEOUT, errors.next_line()).await??.context("the output has ended")?;
     ensure!(error.contains("does not answer"), "{error}");
     cluster.plane.api_server(0).process().restart()?;
+    cluster.plane.api_server(0).until_ready().await?;
     until("a write", WAIT_TIMEOUT, async || cluster.preview("stricter", 130).await.map(drop)).await?;
     loop {
         if next(&mut lines).await?.contains("evaluated=130 ") {

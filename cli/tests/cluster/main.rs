@@ -34,7 +34,7 @@ use test_cluster::{MESSAGE, ROLLBACK_TO, TEAM, TestCluster, active, failed, run}
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 async fn status_and_revisions_show_a_failed_update() -> Result<()> {
@@ -124,6 +124,7 @@ async fn a_watch_writes_a_document_for_each_change() -> Result<()> {
     let error = tokio::time::timeout(WAIT_TIMEOUT, errors.next_line()).await??.context("the output has ended")?;
     ensure!(error.contains("does not answer"), "{error}");
     cluster.plane.api_server(0).process().restart()?;
+    cluster.plane.api_server(0).until_ready().await?;
     ensure!(next().await?["phase"] == "Active");
     Ok(())
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::test_cluster::{TEAM, TestCluster, run};
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn subscriptions(cluster: &TestCluster) -> Api<PolicySubscription> {
     Api::namespaced(cluster.client.clone(), TEAM)

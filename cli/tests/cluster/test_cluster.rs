@@ -15,7 +15,7 @@ use proviso_e2e::{ControlPlane, Kubectl, manifests, until};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The namespace of the operator and of the revisions.
 const NAMESPACE: &str = "proviso-system";
 /// The namespace of the policies.
@@ -82,10 +82,12 @@ impl TestCluster {
 
     /// Returns the kubeconfig of a user that has only these permissions in the namespace `team`.
     pub async fn user(&self, name: &str, verbs: &str, resources: &str) -> Result<PathBuf> {
-        let (verbs, resources) = (format!("--verb={verbs}"), format!("--resource={resources}"));
-        self.kubectl.run(&["create", "role", name, &verbs, &resources, "-n", TEAM]).await?;
+        let (verb_list, resource_list) = (format!("--verb={verbs}"), format!("--resource={resources}"));
+        self.kubectl.run(&["create", "role", name, &verb_list, &resource_list, "-n", TEAM]).await?;
         let (role, user) = (format!("--role={name}"), format!("--user={name}"));
         self.kubectl.run(&["create", "rolebinding", name, &role, &user, "-n", TEAM]).await?;
+        let first = |list: &str| list.split(',').next().unwrap_or_default().to_owned();
+        self.kubectl.by(name, &[]).until_permitted(&first(verbs), &first(resources), TEAM).await?;
         self.kubeconfig(name, |config| config["users"][0]["user"]["as"] = json!(name))
     }
 

@@ -10,7 +10,8 @@ use proviso_crds::{ClusterPolicyExperiment, DivergenceCounts, DivergenceSample, 
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
-use crate::test_cluster::{TestCluster, WAIT_TIMEOUT, deny, policy_spec};
+use crate::load::{deny_with_long_timeout as deny, with_long_timeout};
+use crate::test_cluster::{TestCluster, WAIT_TIMEOUT, policy_spec};
 
 /// The number of requests during a preview.
 const REQUESTS: u64 = 12;
@@ -71,7 +72,7 @@ pub async fn preview_of_a_deletion(cluster: &TestCluster) -> Result<()> {
 
 /// Returns the spec of a policy that allows everything.
 fn no_op(name: &str) -> Value {
-    policy_spec(name, &json!({"cel": {"validations": []}}))
+    with_long_timeout(policy_spec(name, &json!({"cel": {"validations": []}})))
 }
 
 pub fn experiments(cluster: &TestCluster) -> Api<ClusterPolicyExperiment> {

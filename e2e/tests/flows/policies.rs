@@ -385,6 +385,7 @@ pub async fn a_namespaced_owner_can_debug(cluster: &TestCluster) -> Result<()> {
     cluster.apply(&role).await?;
     cluster.apply(&binding).await?;
     let owner = cluster.kubectl.by("owner", &[]);
+    owner.until_permitted("create", "policies.proviso.dev", "team").await?;
     let write = async |spec: &Value| {
         let policy = json!({
             "apiVersion": "proviso.dev/v1alpha1", "kind": "Policy",

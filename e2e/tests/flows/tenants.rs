@@ -30,7 +30,10 @@ impl Tenant {
             });
             cluster.apply(&binding).await?;
         }
-        Ok(Self { name, kubectl: cluster.kubectl.by(name, &[]) })
+        let kubectl = cluster.kubectl.by(name, &[]);
+        kubectl.until_permitted("create", "configmaps", name).await?;
+        kubectl.until_permitted("create", "policies.proviso.dev", name).await?;
+        Ok(Self { name, kubectl })
     }
 
     /// Applies a Policy. It selects the ConfigMaps of the namespace, unless `admission` says otherwise.
@@ -167,6 +170,7 @@ async fn attack_the_platform(cluster: &TestCluster, red: &Tenant) -> Result<()> 
     let grant = ["create", "clusterrolebinding", "flow-platform", "--clusterrole=cluster-admin", "--user=platform"];
     cluster.kubectl.run(&grant).await?;
     let platform = cluster.kubectl.by("platform", &[]);
+    platform.until_permitted("create", "rolebindings", "red").await?;
     platform.run(&["apply", "-f", file.to_str().context("its path")?]).await?;
     let role = ["get", "rolebinding", "viewer", "-n", "red", "-o", "jsonpath={.roleRef.name}"];
     let role = platform.run(&role).await?;

@@ -22,7 +22,9 @@ async fn an_edit_and_a_replaced_pod_cost_few_writes_and_no_list() -> Result<()> 
     cluster.until_active("p0", 2).await?;
     let edited = cluster.calls_when_idle().await?;
     let edit = edited - before;
-    ensure!(edit.writes > 0 && edit.writes <= 8 && (edit.lists, edit.gets) == (0, 0), "an edit: {edit:?}");
+    // The revision, its conditions when it waits and when it is live, the webhook, the end of the old revision, and up to four steps of the
+    // status: fewer if the operator sees several steps at once.
+    ensure!(edit.writes > 0 && edit.writes <= 9 && (edit.lists, edit.gets) == (0, 0), "an edit: {edit:?}");
 
     cluster.replace_pod(POD).await?;
     for name in &names {

@@ -185,7 +185,7 @@ async fn the_status_reports_the_leader_and_a_missing_leader() -> Result<()> {
     let leases = cluster.api::<Lease>();
     let renew = async |holder: &str| {
         let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(jiff::Timestamp::now());
-        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 2, "renewTime": time});
+        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 10, "renewTime": time});
         let patch = Patch::Apply(json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}));
         leases.patch("policy-server-default", &PatchParams::apply("election").force(), &patch).await
     };

@@ -46,6 +46,8 @@ impl Replica {
         let process = Command::new(program::program("policy-server")?)
             .args(["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--log-format", "json"])
             .args(["--policy-server", "default", "--namespace", NAMESPACE, "--pod-name", pod, "--pod-uid", &uid])
+            // At the idle priority, and within the default time limit, previews might get no CPU time on a busy machine.
+            .args(["--evaluation-timeout", "20s", "--preview-priority", "normal"])
             .env("KUBECONFIG", cluster.kubeconfig_of(REPLICA)?)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

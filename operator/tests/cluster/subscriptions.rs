@@ -309,11 +309,15 @@ async fn a_resend_sends_all_policies_and_a_catch_up_compares_them() -> Result<()
     })
     .await?;
     ensure!(third.policies == second.policies, "{third:?}");
-    let metrics = components.cluster.metrics().await?;
-    let acknowledged = "proviso_operator_deliveries_total{result=\"acknowledged\"} 3";
-    ensure!(metrics.lines().any(|line| line == acknowledged), "the catch-up sends nothing: {metrics}");
-    ensure!(metrics.lines().any(|line| line == "proviso_operator_subscriptions 1"), "{metrics}");
-    Ok(())
+    // The catch-up sends nothing.
+    until("the metrics", TIMEOUT, async || {
+        let metrics = components.cluster.metrics().await?;
+        let acknowledged = "proviso_operator_deliveries_total{result=\"acknowledged\"} 3";
+        ensure!(metrics.lines().any(|line| line == acknowledged), "{metrics}");
+        ensure!(metrics.lines().any(|line| line == "proviso_operator_subscriptions 1"), "{metrics}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]

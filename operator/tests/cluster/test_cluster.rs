@@ -20,7 +20,7 @@ use proviso_e2e::{ControlPlane, Kubectl, address_for_endpoints, manifests, until
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 /// The operator's namespace.
 pub const NAMESPACE: &str = "proviso-system";
 /// The name of the service account of the operator, and of its roles and bindings.

@@ -248,10 +248,13 @@ async fn code_of_a_leader_killed_before_its_status_update_is_used() -> Result<()
     replicas.env.registry.process().freeze()?;
     replicas.env.create("status", &json!({"module": replicas.env.module("status:v1")})).await?;
     replicas.leader.server.until_details("[ ] cluster.status-1 is being loaded").await;
+    // The other replica does not take over while the leader still prepares the revision.
+    replicas.other.server.signal(Signal::STOP);
     replicas.leader.link.proxy.set(Fault::Hang);
     replicas.env.registry.process().thaw()?;
     until_answered(&replicas.leader.server, "status", "status").await?;
     replicas.leader.server.kill().await;
+    replicas.other.server.signal(Signal::CONT);
     let compiled = replicas.env.compiled();
     ensure!(compiled.len() == 2, "{compiled:?}");
     replicas.until_resumed("status", &Digest::of(&module)).await?;

@@ -64,6 +64,7 @@ async fn until_no_leader(env: &TestEnv, servers: &[&Server]) -> Result<()> {
         env.create(&revision(&name, 1, &forbid("true", "new"))).await?;
         let waits = format!("[ ] cluster.{name}-1 waits for the leader to prepare it");
         for server in servers {
+            server.until_details(&format!("cluster.{name}-1")).await;
             let details = server.details().await;
             ensure!(details.contains(&waits), "{details}");
         }

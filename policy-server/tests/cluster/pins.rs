@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 use proviso_artifacts::Digest;
 use proviso_e2e::{Fault, Link, Registry};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::cluster::{TestEnv, condition, revision};
@@ -36,12 +37,15 @@ impl TwoLeaders {
         self.env.registry.process().freeze()?;
         self.env.create(name, &json!({"module": self.env.module(&format!("{name}:v1"))})).await?;
         self.former.until_details(&format!("[ ] cluster.{name}-1 is being loaded")).await;
+        // The next leader does not take over before the test says so.
+        self.next.signal(Signal::STOP);
         self.link.proxy.set(Fault::Hang);
         Ok(())
     }
 
     /// Waits until the next leader has pinned its module and serves the revision. Returns the pins and the condition `Initialized`.
     async fn until_led_by_next(&self, name: &str, message: &str) -> Result<(Value, Value)> {
+        self.next.signal(Signal::CONT);
         self.env.cluster.expire_lease().await?;
         until_answered(&self.next, name, message).await?;
         self.status(name, "pod-1").await

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use proviso_e2e::pki::Authority;
-use proviso_e2e::{Cluster, ControlPlane, Kubectl, Temporary, Webhook, until};
+use proviso_e2e::{Cluster, ControlPlane, Kubectl, Temporary, Webhook, until, until_with};
 use serde_json::{Value, json};
 
 use crate::support::recording::Recorder;
@@ -81,7 +81,8 @@ impl Quickstart {
 
     /// Waits until the API server calls every webhook: until it calls the last mutating and the last validating webhook.
     async fn until_asked(&self) -> Result<()> {
-        until("the API server to ask the policies", WAIT_TIMEOUT, async || {
+        let attempt_timeout = Duration::from_secs(30);
+        until_with("the API server to ask the policies", WAIT_TIMEOUT, attempt_timeout, async || {
             for path in ["/validate/cluster.team-pods", "/validate/cluster.trusted-registries"] {
                 let dry_run = self.by_mara().run(&["create", "--dry-run=server", "-f", &workload("pod")]).await;
                 ensure!(!self.proxy.exchanges(path).is_empty(), "{path}: {dry_run:?}");
@@ -104,16 +105,11 @@ impl Quickstart {
     async fn record(&mut self, name: &str, kubectl: &Kubectl, arguments: &[&str]) -> Result<String> {
         let before = self.proxy.exchanges(RECORDED).len();
         let output = kubectl.run(arguments).await;
-        // Controllers send requests at the same time: leave them out.
-        let by_us = |exchange: &&Exchange| {
-            !exchange.request()["userInfo"]["username"]
-                .as_str()
-                .unwrap()
-                .starts_with("system:serviceaccount:kube-system:")
-        };
         let exchanges = self.proxy.exchanges(RECORDED);
-        let review =
-            exchanges[before..].iter().find(by_us).with_context(|| format!("no review of {name}: {output:?}"))?;
+        let review = exchanges[before..]
+            .iter()
+            .find(|exchange| is_by_us(exchange))
+            .with_context(|| format!("no review of {name}: {output:?}"))?;
         self.recorder.check(name, &review.review);
         output
     }
@@ -138,10 +134,17 @@ impl Quickstart {
     /// Returns an error unless this policy denied its last request with this text.
     fn check_denied(&self, policy: &str, text: &str) -> Result<()> {
         let exchanges = self.proxy.exchanges(&format!("/validate/{policy}"));
-        let answer = &exchanges.last().with_context(|| format!("{policy} was not asked"))?.answer["response"];
+        let last = exchanges.iter().rfind(|exchange| is_by_us(exchange));
+        let answer = &last.with_context(|| format!("{policy} was not asked"))?.answer["response"];
         ensure!(answer["allowed"] == false && answer.to_string().contains(text), "{policy}: {answer}");
         Ok(())
     }
+}
+
+/// Returns true unless a controller has sent the request, which controllers do at the same time.
+fn is_by_us(exchange: &Exchange) -> bool {
+    let user = &exchange.request()["userInfo"]["username"];
+    !user.as_str().unwrap().starts_with("system:serviceaccount:kube-system:")
 }
 
 fn documents(text: &str) -> Result<Vec<Value>> {

@@ -14,8 +14,8 @@ async fn a_failing_experiment_is_counted_and_does_not_change_the_live_verdict() 
     // Modules that end by themselves have the longest timeout, so that they end before it on a busy machine.
     for (name, module, seconds) in [
         ("trap", wapc::executing("unreachable"), 30),
-        ("loop", wapc::executing(wapc::ENDLESS), 1),
-        ("flood", wapc::executing(flood), 1),
+        ("loop", wapc::executing(wapc::ENDLESS), 3),
+        ("flood", wapc::executing(flood), 3),
         ("noise", wapc::executing("(call $respond (i32.const 0) (i32.const 0x20000)) (i32.const 1)"), 30),
     ] {
         let spec = with(wasm(&format!("{name}.wasm")), &json!({"timeoutEvalSeconds": seconds}));

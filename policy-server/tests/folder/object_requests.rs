@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Folder, PATIENT, Server, cel, example, experiment, policy, with};
+use crate::support::{Answer, Folder, Server, cel, example, experiment, policy, with};
 
 const POLICY: &str = "/validate/cluster.service-requests";
 
@@ -79,7 +79,7 @@ fn spec_after(answer: &Answer, object: &Value) -> Value {
 
 #[tokio::test]
 async fn the_chain_decides_about_an_object_and_patches_it() {
-    let server = Server::start(catalogue(), &PATIENT).await;
+    let server = Server::start(catalogue(), &[]).await;
     let web = object("team-blue", &vm(json!({})));
     let answer = create(&server, "ben", &web).await;
     let expected = vm(json!({"cpu": 2, "memoryGib": 8, "costCenter": "cc-100", "providerName": "east-1"}));
@@ -98,7 +98,7 @@ async fn the_chain_decides_about_an_object_and_patches_it() {
 
 #[tokio::test]
 async fn a_denial_names_the_policy_and_the_field_of_the_object() {
-    let server = Server::start(catalogue(), &PATIENT).await;
+    let server = Server::start(catalogue(), &[]).await;
     for (spec, words, field) in [
         (
             vm(json!({"cpu": 12})),
@@ -122,7 +122,7 @@ async fn a_denial_names_the_policy_and_the_field_of_the_object() {
 
 #[tokio::test]
 async fn the_user_is_the_one_who_sends_the_object_and_the_tenant_that_of_its_namespace() {
-    let server = Server::start(catalogue(), &PATIENT).await;
+    let server = Server::start(catalogue(), &[]).await;
     let mut small = object("team-blue", &vm(json!({"cpu": 4, "user": "ana", "tenant": "green"})));
     small["metadata"]["labels"] = json!({"stage": "test"});
     // The policy of `ana` makes her test machines small.
@@ -143,7 +143,7 @@ async fn the_user_is_the_one_who_sends_the_object_and_the_tenant_that_of_its_nam
 
 #[tokio::test]
 async fn an_update_is_decided_if_it_changes_the_payload() {
-    let server = Server::start(catalogue(), &PATIENT).await;
+    let server = Server::start(catalogue(), &[]).await;
     let old =
         object("team-blue", &vm(json!({"cpu": 2, "memoryGib": 8, "costCenter": "cc-100", "providerName": "west-1"})));
     let update = async |change: fn(&mut Value), old: &Value| {
@@ -209,8 +209,8 @@ async fn the_time_limit_of_the_binding_bounds_the_chain() {
     let mut slow: Value = serde_json::from_str(&request_policy("slow", endless)).unwrap();
     slow["spec"]["timeoutEvalSeconds"] = json!(30);
     folder.write("slow.json", slow.to_string());
-    folder.write("quick.json", policy("quick", &with(binding(), &json!({"timeoutEvalSeconds": 1}))));
-    let server = Server::start(folder, &PATIENT).await;
+    folder.write("quick.json", policy("quick", &with(binding(), &json!({"timeoutEvalSeconds": 5}))));
+    let server = Server::start(folder, &[]).await;
     let object = object("team-blue", &vm(json!({"slow": true})));
     let answer = server.post("/validate/cluster.quick", review("ben", &object, None).to_string()).await;
     assert_eq!((answer.is_allowed(), answer.response()["status"]["code"].as_u64()), (false, Some(500)));
@@ -226,7 +226,7 @@ async fn a_policy_that_fails_or_has_no_generation_that_works_denies_the_objects_
     broken["spec"]["request"]["serviceTypes"] = json!(["database"]);
     broken["spec"]["request"]["priority"] = json!(901);
     folder.write("broken.json", broken.to_string());
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     for (spec, policy) in
         [(vm(json!({"wrong": true})), "cluster.fails"), (json!({"serviceType": "database"}), "cluster.broken")]
     {
@@ -243,7 +243,7 @@ async fn a_binding_that_may_not_change_objects_checks_them_only() {
     let folder = catalogue();
     folder.write("check.json", policy("check", &with(binding(), &json!({"admission": {"mutating": false}}))));
     folder.write("monitor.json", policy("monitor", &with(binding(), &json!({"admission": {"mode": "Monitor"}}))));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     let (new, large) = (object("team-green", &vm(json!({}))), object("team-green", &vm(json!({"cpu": 32}))));
     let complete = object("team-green", &vm(json!({"costCenter": "cc-100"})));
     for (name, object, is_allowed, words) in [
@@ -266,7 +266,7 @@ async fn a_binding_that_may_not_change_objects_checks_them_only() {
 
 #[tokio::test]
 async fn a_raw_request_and_an_object_without_payload_are_denied() {
-    let server = Server::start(catalogue(), &PATIENT).await;
+    let server = Server::start(catalogue(), &[]).await;
     let raw = server.post("/validate_raw/cluster.service-requests", json!({"request": {"spec": {}}}).to_string()).await;
     assert!(raw.text.contains("Kubernetes objects only"), "{}", raw.text);
     let mut empty = object("team-blue", &json!({}));
@@ -277,7 +277,7 @@ async fn a_raw_request_and_an_object_without_payload_are_denied() {
 
 #[tokio::test]
 async fn a_changed_request_policy_decides_about_the_next_object() {
-    let server = Server::start(catalogue(), &PATIENT).await;
+    let server = Server::start(catalogue(), &[]).await;
     let web = object("team-blue", &vm(json!({})));
     assert!(create(&server, "ben", &web).await.is_allowed());
     server.folder.write("closed.json", request_policy("closed", "{\"reject\": true, \"reason\": \"closed today\"}"));
@@ -294,7 +294,7 @@ async fn an_experiment_previews_a_binding_without_counts_of_the_request_policies
     folder.remove("service-requests.yaml");
     folder.write("live.json", policy("live", &cel("true", "")));
     folder.write("bind.json", experiment("bind", "live", &binding()));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     for (spec, divergence) in [(vm(json!({})), "MutationDiffers"), (vm(json!({"cpu": 12})), "NewlyDenied")] {
         let seen = server.previews().len();
         let object = object("team-blue", &spec);
@@ -314,7 +314,7 @@ async fn a_binding_that_cannot_work_is_refused_with_its_field() {
     let group = json!({"program": {"group": {"members": {"a": {"program": {"requests": {}}}}, "expression": "a()", "message": "m"}}});
     folder.write("group.json", policy("group", &group));
     folder.write("delete.json", policy("delete", &json!({"program": {"requests": {}}})));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     server.until_details("spec.program.group.members.a.program: is `requests`").await;
     server.until_details("spec.admission.rules[0].operations: has \"*\"").await;
 }

@@ -3,7 +3,7 @@
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Folder, PATIENT, Server, ask};
+use crate::support::{Folder, Server, ask};
 
 const ADR: &str = "/api/v1/policies";
 const PUBLISHED: &str = "/api/v1alpha1/policies";
@@ -12,7 +12,7 @@ struct Api(Server);
 
 impl Api {
     async fn start(folder: Folder) -> Self {
-        Self(Server::start(folder, &PATIENT).await)
+        Self(Server::start(folder, &[]).await)
     }
 
     /// Calls a method. Returns the status and the body, which has the content type of its status.

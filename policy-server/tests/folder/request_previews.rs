@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, E, EXPERIMENTS, LIVE, forbidding, reason};
 use crate::requests::{ADR, evaluate};
-use crate::support::{Folder, PATIENT, Server, cel, experiment, manifest, policy, wapc};
+use crate::support::{Folder, Server, cel, experiment, manifest, policy, wapc};
 
 /// Returns the spec of a request policy whose result is this value. `section` is `spec.request`.
 fn spec(section: &Value, result: &Value) -> Value {
@@ -98,7 +98,7 @@ async fn each_kind_of_divergence_has_a_line_and_a_count() {
     for (name, spec, ..) in &cases {
         folder.write(&format!("{name}.json"), candidate(name, spec));
     }
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     let (status, answer) = evaluate(&server, ADR, &request()).await;
     assert_eq!((status, &answer["payload"]["size"]), (StatusCode::OK, &json!("small")), "{answer}");
     let lines = by_experiment(server.until_previews(cases.len()).await);
@@ -151,7 +151,7 @@ async fn a_preview_line_has_the_request_and_both_outcomes_but_no_values() {
         &json!({"patch": {"size": "large", "disk": 1}, "service_provider_constraints": {"allow_list": ["east", "west"]}}),
     );
     folder.write("new.json", candidate("new", &next));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     assert_eq!(evaluate(&server, ADR, &request()).await.0, StatusCode::OK);
     let mut line = server.until_previews(1).await.remove(0);
     let mut take = |field: &str| line.as_object_mut().unwrap().remove(field).unwrap_or_else(|| panic!("no {field}"));
@@ -189,7 +189,7 @@ async fn a_candidate_can_move_to_another_place_in_the_chain() {
     ] {
         folder.write(&format!("{name}.json"), candidate(name, &tier(&section, "live")));
     }
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     let (_, answer) = evaluate(&server, ADR, &request()).await;
     assert_eq!(answer["payload"]["tier"], "other", "{answer}");
     let lines = by_experiment(server.until_previews(4).await);
@@ -207,7 +207,7 @@ async fn a_request_counts_if_the_candidate_or_the_live_policy_covers_it() {
     let of_type = |name: &str| spec(&json!({"serviceTypes": [name]}), &json!({"rejected": true}));
     folder.write("live.json", request_policy("live", &of_type("vm")));
     folder.write("new.json", candidate("new", &of_type("database")));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     let ask =
         async |service_type: &str| evaluate(&server, ADR, &json!({"payload": {"service_type": service_type}})).await.0;
     assert_eq!(ask("queue").await, StatusCode::OK);
@@ -233,7 +233,7 @@ async fn the_sample_rate_and_the_logging_of_an_experiment_apply() {
         manifest["spec"].as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
         folder.write(&format!("{name}.json"), manifest.to_string());
     }
-    let api = Api(Server::start(folder, &PATIENT).await);
+    let api = Api(Server::start(folder, &[]).await);
     for _ in 0..5 {
         assert_eq!(evaluate(&api.0, ADR, &request()).await.0, StatusCode::OK);
     }
@@ -248,7 +248,7 @@ async fn the_sample_rate_and_the_logging_of_an_experiment_apply() {
 async fn an_experiment_is_created_started_stopped_and_committed() {
     let folder = Folder::new();
     folder.write("live.json", request_policy("live", &live()));
-    let api = Api(Server::start(folder, &PATIENT).await);
+    let api = Api(Server::start(folder, &[]).await);
     let size = async || evaluate(&api.0, ADR, &request()).await.1["payload"]["size"].clone();
     let next = spec(&json!({"priority": 7, "displayName": "Sizes"}), &json!({"patch": {"size": "large"}}));
     let body = json!({"policy": {"name": "policies/cluster.live", "spec": next}, "logging": "Divergences"});
@@ -283,7 +283,7 @@ async fn an_experiment_cannot_change_the_enforcement_point() {
     let mut other: Value = serde_json::from_str(&candidate("other", &live())).unwrap();
     other["spec"]["policyRef"]["name"] = json!("admission");
     folder.write("other.json", other.to_string());
-    let api = Api(Server::start(folder, &PATIENT).await);
+    let api = Api(Server::start(folder, &[]).await);
     for (name, wanted) in [
         ("wrong", "spec.policy: has the section `admission`, and cluster.live has `request`"),
         ("other", "spec.policy: has the section `request`, and cluster.admission has `admission`"),
@@ -319,7 +319,7 @@ async fn answers_do_not_wait_for_previews() {
     folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
     // Long enough for the answers on a busy machine.
     let endless = json!({
-        "request": first(), "program": {"wasm": {"module": "file://./loop.wasm"}}, "timeoutEvalSeconds": 8,
+        "request": first(), "program": {"wasm": {"module": "file://./loop.wasm"}}, "timeoutEvalSeconds": 12,
     });
     folder.write("loop.json", candidate("loop", &endless));
     let server = Server::start(folder, &[]).await;

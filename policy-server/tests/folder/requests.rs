@@ -5,7 +5,7 @@ use std::path::Path;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Folder, PATIENT, Server, ask};
+use crate::support::{Answer, Folder, Server, ask};
 
 pub const ADR: &str = "/api/v1/engine/evaluate";
 const PUBLISHED: &str = "/api/v1alpha1/policies:evaluateRequest";
@@ -39,7 +39,7 @@ pub async fn evaluate(server: &Server, path: &str, body: &Value) -> (StatusCode,
 
 #[tokio::test]
 async fn the_chain_patches_constrains_and_chooses_a_provider() {
-    let server = Server::start(examples(), &PATIENT).await;
+    let server = Server::start(examples(), &[]).await;
     let (status, answer) = evaluate(&server, ADR, &example("vm.json")).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     assert_eq!(answer["status"], "MODIFIED");
@@ -58,7 +58,7 @@ async fn the_chain_patches_constrains_and_chooses_a_provider() {
 
 #[tokio::test]
 async fn a_value_that_a_constraint_forbids_is_rejected_in_the_name_of_its_policy() {
-    let server = Server::start(examples(), &PATIENT).await;
+    let server = Server::start(examples(), &[]).await;
     let (status, problem) = evaluate(&server, ADR, &example("vm-large.json")).await;
     assert_eq!(
         (status, &problem["type"], &problem["status"]),
@@ -74,7 +74,7 @@ async fn a_value_that_a_constraint_forbids_is_rejected_in_the_name_of_its_policy
 
 #[tokio::test]
 async fn the_published_api_has_its_own_answers_and_statuses() {
-    let server = Server::start(examples(), &PATIENT).await;
+    let server = Server::start(examples(), &[]).await;
     let request = |spec: Value| json!({"service_instance": {"spec": spec}});
     let vm = request(json!({"service_type": "vm", "image": "i", "cpu": 2, "memory_gib": 2, "cost_center": "cc-1"}));
     let (status, answer) = evaluate(&server, PUBLISHED, &vm).await;
@@ -108,7 +108,7 @@ async fn a_policy_that_weakens_an_earlier_one_is_a_conflict_that_names_both() {
         })
         .to_string(),
     );
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     let (status, problem) = evaluate(&server, ADR, &example("vm.json")).await;
     assert_eq!((status, &problem["type"]), (StatusCode::CONFLICT, &json!("POLICY_CONFLICT")), "{problem}");
     let detail = problem["detail"].as_str().unwrap();
@@ -123,7 +123,7 @@ async fn a_policy_that_weakens_an_earlier_one_is_a_conflict_that_names_both() {
 
 #[tokio::test]
 async fn a_request_policy_answers_no_reviews() {
-    let server = Server::start(examples(), &PATIENT).await;
+    let server = Server::start(examples(), &[]).await;
     let review = r#"{"request": {"uid": "u"}}"#;
     let answer = post(&server, "/validate_raw/cluster.billing", review).await;
     assert_eq!(answer.status, StatusCode::NOT_FOUND, "{}", answer.text);
@@ -132,7 +132,7 @@ async fn a_request_policy_answers_no_reviews() {
 
 #[tokio::test]
 async fn a_bad_body_is_refused_with_its_field() {
-    let server = Server::start(examples(), &PATIENT).await;
+    let server = Server::start(examples(), &[]).await;
     for (body, words) in [
         ("", "the body: "),
         ("[]", "the body: "),
@@ -167,7 +167,7 @@ async fn a_policy_of_which_no_generation_has_worked_refuses_the_requests_that_it
         .to_string()
     };
     folder.write("broken.json", broken(&json!(["database"])));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     let (status, problem) = evaluate(&server, ADR, &example("database.json")).await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     assert!(problem["detail"].as_str().unwrap().contains("cluster.broken"), "{problem}");

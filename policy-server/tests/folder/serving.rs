@@ -253,8 +253,8 @@ async fn sigterm_makes_the_server_unready_drains_it_and_exits_with_0() {
     let folder = Folder::new();
     folder.write("fine.json", policy("fine", &forbid("true", "fine")));
     folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
-    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
-    let mut server = Server::start(folder, &["--shutdown-delay", "4s"]).await;
+    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 20}))));
+    let mut server = Server::start(folder, &["--shutdown-delay", "8s"]).await;
     let before = server.post("/validate/cluster.fine", create("x")).await;
     assert!(!before.headers.contains_key("connection"), "{:?}", before.headers);
     let slow = server.begin("/validate/cluster.loop", create("x")).await;
@@ -270,7 +270,7 @@ async fn sigterm_makes_the_server_unready_drains_it_and_exits_with_0() {
     }
     // A draining server accepts no new connections, and answers the running requests.
     server.until("the listener's end", async || TcpStream::connect(&server.listen).await.is_err()).await;
-    assert!(signalled.elapsed() >= Duration::from_secs(4), "the listener was closed before the delay was over");
+    assert!(signalled.elapsed() >= Duration::from_secs(8), "the listener was closed before the delay was over");
     assert!(!slow.is_finished(), "the slow request is still running");
     assert_eq!(server.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE, "probes see the shutdown");
     let slow = slow.await.unwrap();
@@ -309,7 +309,7 @@ async fn server_with(pair: &Pair) -> Server {
     pair.write(&tls);
     folder.write("fine.json", policy("fine", &forbid("true", "fine")));
     folder.write("loop.wasm", wapc::executing(wapc::ENDLESS));
-    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 3}))));
+    folder.write("loop.json", policy("loop", &with(wasm("loop.wasm"), &json!({"timeoutEvalSeconds": 10}))));
     let (cert, key) = (tls.join("tls.crt"), tls.join("tls.key"));
     let arguments = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
     Server::start(folder, &arguments).await
@@ -431,7 +431,7 @@ async fn a_certificate_that_is_not_valid_now_does_not_replace_a_valid_one() {
     assert!(shows(&first).await);
 
     // A certificate that is not valid yet is used when its time has come, although the files do not change again.
-    let next = Pair::valid_between(now() + Duration::from_secs(6), now() + hour);
+    let next = Pair::valid_between(now() + Duration::from_secs(12), now() + hour);
     next.write(&tls);
     let is_early = |it: &Value| it["error"].to_string().contains("its notBefore is");
     server.until("the refusal", async || refusals().iter().any(is_early)).await;

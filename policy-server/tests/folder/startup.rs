@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::process::Command;
 
 use hyper::StatusCode;
+use proviso_e2e::Port;
 use serde_json::json;
 
 use crate::support::tls::Pair;
@@ -317,7 +318,7 @@ async fn the_server_is_ready_when_it_has_tried_every_policy() {
             (func (export "__guest_call") (param i32 i32) (result i32) (loop $again (br $again)) (i32.const 1)))"#,
     );
     folder.write("slow.wasm", slow.unwrap());
-    folder.write("slow.json", policy("slow", &with(wasm("slow.wasm"), &json!({"timeoutEvalSeconds": 3}))));
+    folder.write("slow.json", policy("slow", &with(wasm("slow.wasm"), &json!({"timeoutEvalSeconds": 8}))));
     let server = Server::spawn(folder, &[]).await;
     let ready = server.get("/readyz").await;
     assert_eq!(ready.status, StatusCode::SERVICE_UNAVAILABLE, "{}", ready.text);
@@ -335,16 +336,13 @@ async fn the_server_is_ready_when_it_has_tried_every_policy() {
 
 #[test]
 fn the_demo_shows_the_expected_lines() {
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let (listener, admin) = (free(), free());
-    let port = |listener: &TcpListener| listener.local_addr().unwrap().port().to_string();
-    let (port, admin_port) = (port(&listener), port(&admin));
-    drop((listener, admin));
+    let (port, admin_port) = (Port::reserve().unwrap(), Port::reserve().unwrap());
     let demo = Command::new("bash")
         .arg(support::example("demo.sh"))
         .arg(env!("CARGO_BIN_EXE_policy-server"))
-        .env("PORT", port)
-        .env("ADMIN_PORT", admin_port)
+        .env("PORT", port.number().to_string())
+        .env("ADMIN_PORT", admin_port.number().to_string())
+        .env("PROVISO_EVALUATION_TIMEOUT", support::PATIENT[1])
         .env(support::PREVIEW_PRIORITY, "normal")
         .output()
         .unwrap();

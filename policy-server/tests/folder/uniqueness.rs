@@ -3,7 +3,7 @@
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::support::{Folder, PATIENT, Server, ask, manifest};
+use crate::support::{Folder, Server, ask, manifest};
 
 /// Returns a policy that decides about one service type, and sets the field `by` to its name.
 fn policy(name: &str, service_type: &str, priority: u32) -> String {
@@ -37,7 +37,7 @@ async fn two_new_policies_with_the_same_priority_serve_nothing_until_one_is_chan
     let folder = Folder::new();
     folder.write("a.json", policy("a", "vm", 7));
     folder.write("b.json", policy("b", "database", 7));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     for (service_type, own, other) in [("vm", "a", "b"), ("database", "b", "a")] {
         let problem = decided_by(&server, service_type).await.unwrap_err();
         let expected = format!("7 is in use by policy cluster.{other} among the Global policies");
@@ -92,7 +92,7 @@ async fn the_namespaces_of_one_tenant_share_their_names() {
     };
     folder.write("blue.json", in_namespace("blue", 1));
     folder.write("green.json", in_namespace("green", 2));
-    let server = Server::start(folder, &PATIENT).await;
+    let server = Server::start(folder, &[]).await;
     server.until_details("[+] ns.blue.defaults generation 1 live").await;
     server.until_details("[+] ns.green.defaults generation 1 live").await;
     // Both stay live after a change of the tenant, and both manifests have the problem.

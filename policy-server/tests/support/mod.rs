@@ -141,6 +141,9 @@ impl Server {
         if !arguments.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
+        if !arguments.contains(&PATIENT[0]) {
+            command.args(PATIENT);
+        }
         command
             .args(["--admin-listen", "127.0.0.1:0", "--log-format", "json", "--log", "debug"])
             .arg("--manifests")

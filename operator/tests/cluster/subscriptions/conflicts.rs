@@ -24,9 +24,13 @@ async fn config_maps_of_others_are_not_overwritten() -> Result<()> {
     ensure!(message.contains("collector-policies") && message.contains("spec.delivery.configMap"), "{message}");
     let data = components.data("collector-policies").await?;
     ensure!(data.keys().eq(["key"]), "{data:?}");
-    let described =
-        components.cluster.kubectl.run(&["describe", "-n", TEAM, "policysubscription", "collector"]).await?;
-    ensure!(described.contains("Warning  ConfigMapConflict"), "{described}");
+    until("the Event", TIMEOUT, async || {
+        let describe = ["describe", "-n", TEAM, "policysubscription", "collector"];
+        let described = components.cluster.kubectl.run(&describe).await?;
+        ensure!(described.contains("Warning  ConfigMapConflict"), "{described}");
+        Ok(())
+    })
+    .await?;
     components.config_maps().delete("collector-policies", &DeleteParams::default()).await?;
     components.until_delivered("collector", &[("memory-a", 1)]).await?;
 
