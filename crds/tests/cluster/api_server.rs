@@ -2,10 +2,14 @@
 //! and the objects that it refuses.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use proviso_e2e::{ControlPlane, Kubectl};
+use proviso_e2e::{ControlPlane, Kubectl, until_with};
 use serde_json::{Value, json};
+
+/// The time limit for the API server to serve a new kind.
+const SERVED_TIMEOUT: Duration = Duration::from_mins(1);
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -17,6 +21,15 @@ async fn start(name: &str) -> Result<(ControlPlane, Kubectl)> {
     let kubectl = Kubectl::new(plane.kubeconfig())?;
     kubectl.run(&["apply", "--warnings-as-errors", "-f", env!("CARGO_MANIFEST_DIR")]).await?;
     kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
+    // The storage and the descriptions of an established kind are served a moment later.
+    let names = kubectl.run(&["get", "crd", "-o", "jsonpath={.items[*].spec.names.plural}"]).await?;
+    for name in names.split_whitespace() {
+        until_with(name, SERVED_TIMEOUT, SERVED_TIMEOUT, async || {
+            kubectl.run(&["get", name, "--all-namespaces"]).await?;
+            kubectl.run(&["explain", name]).await
+        })
+        .await?;
+    }
     Ok((plane, kubectl))
 }
 

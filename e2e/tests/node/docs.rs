@@ -97,10 +97,18 @@ fn parts(page: &str) -> Result<(String, String)> {
     Ok(([before, after].concat(), section.to_owned()))
 }
 
+/// The text of a denial by a webhook.
+const DENIAL: &str = "denied the request";
+
 /// Runs the commands of a page, or of a part of one, in order.
 async fn walk(console: &mut Console, page: &str, text: &str) -> Result<()> {
     console.write_files(text)?;
     for step in steps(text).iter().filter(|step| is_run(&step.command)) {
+        if step.command.starts_with("kubectl ") && step.output.iter().any(|line| line.contains(DENIAL)) {
+            // The API server calls a new webhook after a moment. Until then, the command would have an effect.
+            let dry_run = Step { command: format!("{} --dry-run=server", step.command), output: step.output.clone() };
+            console.run(&dry_run).await.with_context(|| format!("{page}: $ {}", dry_run.command))?;
+        }
         console.run(step).await.with_context(|| format!("{page}: $ {}", step.command))?;
     }
     Ok(())

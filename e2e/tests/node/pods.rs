@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::is_skipped;
 
-const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(3);
 
 /// Creates a pod in the default namespace that runs `/pod` with these arguments.
 async fn create_pod(node: &Node, name: &str, arguments: &[&str]) -> Result<Api<Pod>> {
@@ -85,11 +85,11 @@ async fn a_service_is_reached_by_its_name() -> Result<()> {
     let services = Api::<Service>::default_namespaced(node.client().await?);
     services.create(&PostParams::default(), &serde_json::from_value(service)?).await?;
     node.until_dns().await?;
+    until_ready(&pods, "server").await?;
     // CoreDNS resolves the name, kube-proxy routes to the pod, and the API server gets the log from kubelet.
     create_pod(&node, "client", &["get", "http://hello.default.svc.cluster.local"]).await?;
     ensure!(output(&pods, "client").await?.ends_with("hello from a pod"));
     // Another pod uses the short name.
-    until_ready(&pods, "server").await?;
     create_pod(&node, "short", &["get", "http://hello"]).await?;
     ensure!(output(&pods, "short").await?.ends_with("hello from a pod"));
     Ok(())

@@ -80,16 +80,23 @@ impl AdmissionClient {
 
     /// Returns the reason of a denial; empty if the object is admitted.
     pub async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
-        until_with("an answer of an operator that has time", TIMEOUT, ANSWER_TIMEOUT, async || {
-            let response = self.ask(operation, object, old).await?;
-            let message = response["status"]["message"].as_str().unwrap_or_default();
-            ensure!(response["allowed"] == message.is_empty(), "{response}");
-            let is_busy = message.contains("checks many other policies") || message.contains("took longer than");
-            ensure!(!is_busy, "{message}");
-            Ok(message.to_owned())
+        let response = until_with("an answer of an operator that has time", TIMEOUT, ANSWER_TIMEOUT, async || {
+            let response = self.ask(operation, object, old).await;
+            let is_busy =
+                response.as_ref().is_ok_and(|it| is_busy(it["status"]["message"].as_str().unwrap_or_default()));
+            ensure!(!is_busy, "{response:?}");
+            Ok(response)
         })
-        .await
+        .await??;
+        ensure!(response["allowed"] == response["status"]["message"].is_null(), "{response}");
+        Ok(response["status"]["message"].as_str().unwrap_or_default().to_owned())
     }
+}
+
+/// Returns true for the denial of an operator that had no time for the check, on a busy machine.
+pub fn is_busy(message: &str) -> bool {
+    let busy = ["checks many other policies now", "took longer than", "cannot be reviewed now"];
+    busy.iter().any(|words| message.contains(words))
 }
 
 /// Returns the path with the token of the webhook, which follows from the key of the CA and the current 30 days.

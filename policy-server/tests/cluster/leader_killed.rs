@@ -73,8 +73,9 @@ impl TwoReplicas {
 
     /// Does the same as [`Self::until_resumed`]. The killed leader may have reported the revision as prepared.
     async fn until_served_by_others(&mut self, name: &str, module: &Digest) -> Result<()> {
-        self.env.cluster.expire_lease().await?;
         let other = &self.other.server;
+        other.signal(Signal::CONT);
+        self.env.cluster.expire_lease().await?;
         until_answered(other, name, name).await?;
         until("another leader", WAIT_TIMEOUT, async || check_leads(other)).await?;
         self.env.cluster.until_initialized(&format!("cluster.{name}-1")).await?;
@@ -248,13 +249,12 @@ async fn code_of_a_leader_killed_before_its_status_update_is_used() -> Result<()
     replicas.env.registry.process().freeze()?;
     replicas.env.create("status", &json!({"module": replicas.env.module("status:v1")})).await?;
     replicas.leader.server.until_details("[ ] cluster.status-1 is being loaded").await;
-    // The other replica does not take over while the leader still prepares the revision.
+    // The other replica does not take over while the leader still prepares the revision. `until_resumed` continues it.
     replicas.other.server.signal(Signal::STOP);
     replicas.leader.link.proxy.set(Fault::Hang);
     replicas.env.registry.process().thaw()?;
     until_answered(&replicas.leader.server, "status", "status").await?;
     replicas.leader.server.kill().await;
-    replicas.other.server.signal(Signal::CONT);
     let compiled = replicas.env.compiled();
     ensure!(compiled.len() == 2, "{compiled:?}");
     replicas.until_resumed("status", &Digest::of(&module)).await?;

@@ -1,5 +1,7 @@
 //! Request policies that decide about Kubernetes objects, with the service catalogue of the examples.
 
+use std::time::{Duration, Instant};
+
 use base64::Engine as _;
 use serde_json::{Value, json};
 
@@ -212,10 +214,12 @@ async fn the_time_limit_of_the_binding_bounds_the_chain() {
     folder.write("quick.json", policy("quick", &with(binding(), &json!({"timeoutEvalSeconds": 5}))));
     let server = Server::start(folder, &[]).await;
     let object = object("team-blue", &vm(json!({"slow": true})));
+    let started = Instant::now();
     let answer = server.post("/validate/cluster.quick", review("ben", &object, None).to_string()).await;
     assert_eq!((answer.is_allowed(), answer.response()["status"]["code"].as_u64()), (false, Some(500)));
     let message = answer.message();
     assert!(message.contains("exceeded the allowed execution time"), "{message}");
+    assert!(started.elapsed() < Duration::from_secs(20), "the time limit of the slow policy, 30 s, bounded the chain");
 }
 
 #[tokio::test]

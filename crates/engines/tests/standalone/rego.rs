@@ -124,7 +124,7 @@ async fn a_loop_ends_at_the_deadline() {
     )
     .unwrap();
     let long = review(&serde_json::Map::from_iter([("n".to_owned(), json!(2000))]));
-    let deadline = Deadline::after(Duration::from_millis(200));
+    let deadline = Deadline::after(Duration::from_secs(1));
     let result = ended_at(deadline, program.evaluate(&long, deadline)).await;
     assert_eq!(result, Err(EvaluationError::DeadlineExceeded));
     // More evaluations than may run at once: the loops occupy all places.

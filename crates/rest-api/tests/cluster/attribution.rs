@@ -76,7 +76,7 @@ async fn a_store_that_impersonates_its_callers_writes_with_their_permissions() {
         .run(&["create", "clusterrolebinding", "authors", "--clusterrole=authors", "--group=authors"])
         .await
         .unwrap();
-    proviso_e2e::until("the permission to count", std::time::Duration::from_secs(10), async || {
+    proviso_e2e::until("the permission to count", std::time::Duration::from_mins(1), async || {
         let revision = revision().await;
         Ok(store.update_policy(Some(&ann), &name.policy, &revision, change("mine")).await?)
     })

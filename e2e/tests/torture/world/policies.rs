@@ -101,10 +101,13 @@ impl World {
     }
 
     pub(super) async fn delete_experiment(&self, policy: &str) -> Result<()> {
-        let experiment = self.objects.experiments.get(&experiment_name(policy)).await?;
+        // The operator may end a late commit at the same time, which deletes the experiment.
+        let Some(experiment) = self.objects.experiments.get_opt(&experiment_name(policy)).await? else { return Ok(()) };
         self.record_preview(policy, &experiment, false);
-        self.objects.experiments.delete(&experiment_name(policy), &DeleteParams::default()).await?;
-        Ok(())
+        match self.objects.experiments.delete(&experiment_name(policy), &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
     }
 
     /// Records the counts of an experiment, and the number of requests that it may have counted. Returns the former.

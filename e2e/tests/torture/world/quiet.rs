@@ -164,7 +164,7 @@ impl World {
             request(&name, &self.objects.requests, false, &self.recorder).await;
         }
         // A missing count is a violation, which `record_preview` records at the end.
-        let counted = until("the counts of the preview", LOOK_TIMEOUT, async || {
+        let counted = until("the counts of the preview", SETTLE_TIMEOUT, async || {
             let divergence = experiments.get(&experiment).await?.data["status"]["divergence"].clone();
             let counts = ["evaluated", "dropped"].iter().filter_map(|name| divergence[*name].as_u64());
             ensure!(counts.sum::<u64>() >= REQUESTS, "{divergence}");

@@ -60,7 +60,6 @@ impl<'a> Session<'a> {
     /// Delivers until an error.
     pub async fn run(mut self) -> Result<Infallible, Error> {
         loop {
-            // After an update, the next step begins at once.
             let Some(until) = self.step().await? else { continue };
             self.actor.backoff = BACKOFF.build();
             tokio::select! {

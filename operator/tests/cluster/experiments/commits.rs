@@ -69,6 +69,14 @@ async fn an_interrupted_commit_is_completed_and_a_forged_record_deletes_nothing(
     let named = uid("e").await?;
     cluster.intend_commit("e", "id").await?;
     let generation = cluster.copy_to_policy(&record("e", &named, 1, "id"), "1 < 2").await?;
+    let revisions = cluster.api::<PolicyRevision>();
+    let revision = async |generation: i64| {
+        let name = format!("cluster.a-{generation}");
+        until(&name, TIMEOUT, async || Ok(revisions.get(&name).await?)).await
+    };
+    // The operator makes a revision of the newest generation only.
+    let of = revision(generation).await?.spec.experiment_ref.context("its experiment")?;
+    ensure!((of.name.as_str(), of.uid.as_str(), of.generation) == ("e", named.as_str(), 1));
     until("the experiment to go", TIMEOUT, async || {
         ensure!(cluster.experiments().get_opt("e").await?.is_none());
         Ok(())
@@ -77,16 +85,10 @@ async fn an_interrupted_commit_is_completed_and_a_forged_record_deletes_nothing(
     cluster.until_no_revision("experiment.cluster.e-1").await?;
     ensure!(cluster.experiments().get("kept").await?.metadata.deletion_timestamp.is_none());
     cluster.candidate("kept", 1).await?;
-    // The revision names its experiment. The next revision has no experiment.
+    // The next revision has no experiment.
     let next = cluster.apply_policy("a", "default", "5 < 6").await?;
-    let revisions = cluster.api::<PolicyRevision>();
-    let revision = async |generation: i64| {
-        let name = format!("cluster.a-{generation}");
-        until(&name, TIMEOUT, async || Ok(revisions.get(&name).await?)).await
-    };
-    let of = revision(generation).await?.spec.experiment_ref.context("its experiment")?;
-    ensure!((of.name.as_str(), of.uid.as_str(), of.generation) == ("e", named.as_str(), 1));
     ensure!(next == generation + 1);
+    ensure!(revision(next).await?.spec.experiment_ref.is_none());
     let next = cluster.copy_to_policy(&record("e", &named, 1, "id"), "6 < 7").await?;
     ensure!(revision(next).await?.spec.experiment_ref.is_none());
     let all = revisions.list(&ListParams::default()).await?.items;

@@ -103,6 +103,7 @@ async fn a_catch_up_repairs_files_that_were_edited_by_hand() {
     components.until_acknowledged(2).await;
     std::fs::remove_file(components.path("meter/items/cluster.disk")).unwrap();
     components.server.until("the repair", async || components.config("cluster.disk") == json!({"gib": 1})).await;
+    components.until_acknowledged(2).await;
     let folder = components.server.stop().await;
     let before = std::fs::read_to_string(folder.root().join("messages")).unwrap().lines().count();
     std::fs::remove_file(folder.root().join("components/meter/record.json")).unwrap();

@@ -190,6 +190,7 @@ async fn an_experiment_delivers_its_candidate_to_the_canary_only() {
     let components = Components::start(folder).await;
     components.until_acknowledged(1).await;
     assert_eq!(components.config("cluster.memory"), json!({"mib": 256}));
+    components.server.until("probe", async || components.condition("probe", "Delivered")[0] == "True").await;
 
     let candidate = json!({"configName": "memory", "owner": "DCAE", "content": {"mib": 1024}});
     let experiment = json!({
@@ -213,11 +214,13 @@ async fn an_experiment_delivers_its_candidate_to_the_canary_only() {
     components.server.until("the candidate", async || has(1024)).await;
     components.until_acknowledged(1).await;
     let path = "/v1/policies/cluster.memory/experiments/more";
-    let read = crate::support::ask(&components.server.listen, hyper::Method::GET, path, bytes::Bytes::new()).await;
-    let read: serde_json::Value = serde_json::from_str(&read.unwrap().text).unwrap();
-    let etag = read["etag"].clone();
+    let read = async || {
+        let read = crate::support::ask(&components.server.listen, hyper::Method::GET, path, bytes::Bytes::new()).await;
+        serde_json::from_str::<serde_json::Value>(&read.unwrap().text).unwrap()
+    };
     let canary = json!({"namespace": "default", "name": "meter", "version": "1/more/1", "result": "Delivered"});
-    assert_eq!(read["canaries"], json!([canary]));
+    components.server.until("the canary", async || read().await["canaries"] == json!([canary])).await;
+    let etag = read().await["etag"].clone();
     let committed = components.server.post(&format!("{path}:commit"), "").await;
     assert_ne!(committed.status, hyper::StatusCode::OK, "a commit needs the etag");
     let committed = components.server.post(&format!("{path}:commit"), json!({"etag": etag}).to_string()).await;

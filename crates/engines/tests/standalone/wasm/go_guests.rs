@@ -71,7 +71,14 @@ async fn answers_are_as_without_a_snapshot() {
         // The time of the evaluation, and not of the initialisation, needs no initialisation in each evaluation.
         ("evaluation", "time", "", "time.Now().UnixNano()", None),
     ] {
-        let module = load(&engine, &build(name, package, declaration, expression)).unwrap();
+        let wasm = build(name, package, declaration, expression);
+        let mut module = load(&engine, &wasm).unwrap();
+        // The trial calls have a time limit, which a busy machine exceeds.
+        for _ in 0..5 {
+            if matches!(module.snapshot(), Snapshot::Refused(cause) if cause.contains("too long")) {
+                module = load(&engine, &wasm).unwrap();
+            }
+        }
         match (module.snapshot(), refusal) {
             (Snapshot::Refused(cause), Some(words)) => assert!(cause.contains(words), "{name}: {cause}"),
             (snapshot, refusal) => assert_eq!((snapshot, refusal), (&Snapshot::Recorded, None), "{name}"),
