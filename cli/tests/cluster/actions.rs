@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
@@ -22,9 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsAcceptor;
 
-use crate::test_cluster::TestCluster;
+use crate::test_cluster::{TestCluster, WAIT_TIMEOUT};
 
-const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 const NAME: &str = "actions";
 
 /// A call that the API server forwarded.

@@ -1,7 +1,6 @@
 //! `proviso experiment` with a real API server. The test acts as the operator: it writes the status of experiments.
 
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
@@ -13,9 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::actions::{Actions, Call};
-use crate::test_cluster::{TEAM, TestCluster, active, run, spec};
-
-const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+use crate::test_cluster::{TEAM, TestCluster, WAIT_TIMEOUT, active, run, spec};
 
 /// Returns the arguments of a `proviso experiment` command.
 fn exp<'a>(arguments: &[&'a str]) -> Vec<&'a str> {

@@ -21,7 +21,6 @@ mod test_cluster;
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Event;
@@ -30,11 +29,9 @@ use kube::runtime::events::EventType;
 use kube::{Api, ResourceExt as _};
 use proviso_crds::fixtures::condition;
 use serde_json::{Value, json};
-use test_cluster::{MESSAGE, ROLLBACK_TO, TEAM, TestCluster, active, failed, run};
+use test_cluster::{MESSAGE, ROLLBACK_TO, TEAM, TestCluster, WAIT_TIMEOUT, active, failed, run};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
-
-const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[tokio::test]
 async fn status_and_revisions_show_a_failed_update() -> Result<()> {

@@ -1,7 +1,5 @@
 //! Tests of `proviso subscriptions` with a cluster. The test acts as the operator: it writes the status and the stored policies.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -12,9 +10,7 @@ use proviso_crds::{Policy, PolicySubscription};
 use proviso_e2e::until;
 use serde_json::{Value, json};
 
-use crate::test_cluster::{TEAM, TestCluster, run};
-
-const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+use crate::test_cluster::{TEAM, TestCluster, WAIT_TIMEOUT, run};
 
 fn subscriptions(cluster: &TestCluster) -> Api<PolicySubscription> {
     Api::namespaced(cluster.client.clone(), TEAM)

@@ -15,7 +15,8 @@ use proviso_e2e::{ControlPlane, Kubectl, manifests, until};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+/// The time limit of waiting for a condition.
+pub const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The namespace of the operator and of the revisions.
 const NAMESPACE: &str = "proviso-system";
 /// The namespace of the policies.

@@ -268,7 +268,8 @@ fn timestamp(time: Timestamp) -> String {
 }
 
 /// Returns a random number from 0 to 1. Without a source of randomness, the delay has no random part.
-fn random() -> f64 {
+#[must_use]
+pub fn random() -> f64 {
     getrandom::u32().map_or(0.0, |number| f64::from(number) / f64::from(u32::MAX))
 }
 

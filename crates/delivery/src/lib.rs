@@ -12,7 +12,7 @@ use std::fmt;
 use proviso_core::configuration::{Notification, Outcome, Part, Place, Record, StoredParts};
 use proviso_crds::LastUpdate;
 
-pub use deliveries::{Deliveries, Next};
+pub use deliveries::{Deliveries, Next, random};
 pub use output::{MAX_OUTPUT, with_output};
 
 /// A component: its record, its stored policies, and its notification.

@@ -23,13 +23,14 @@ async fn start(name: &str) -> Result<(ControlPlane, Kubectl)> {
     kubectl.run(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).await?;
     // The storage and the descriptions of an established kind are served a moment later.
     let names = kubectl.run(&["get", "crd", "-o", "jsonpath={.items[*].spec.names.plural}"]).await?;
-    for name in names.split_whitespace() {
-        until_with(name, SERVED_TIMEOUT, SERVED_TIMEOUT, async || {
-            kubectl.run(&["get", name, "--all-namespaces"]).await?;
-            kubectl.run(&["explain", name]).await
-        })
-        .await?;
-    }
+    until_with("the kinds", SERVED_TIMEOUT, SERVED_TIMEOUT, async || {
+        kubectl.run(&["get", &names.replace(' ', ","), "--all-namespaces"]).await?;
+        for name in names.split(' ') {
+            kubectl.run(&["explain", name]).await?;
+        }
+        Ok(())
+    })
+    .await?;
     Ok((plane, kubectl))
 }
 

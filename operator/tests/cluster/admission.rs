@@ -80,23 +80,26 @@ impl AdmissionClient {
 
     /// Returns the reason of a denial; empty if the object is admitted.
     pub async fn refusal(&self, operation: &str, object: &Value, old: Option<&Value>) -> Result<String> {
-        let response = until_with("an answer of an operator that has time", TIMEOUT, ANSWER_TIMEOUT, async || {
-            let response = self.ask(operation, object, old).await;
-            let is_busy =
-                response.as_ref().is_ok_and(|it| is_busy(it["status"]["message"].as_str().unwrap_or_default()));
-            ensure!(!is_busy, "{response:?}");
-            Ok(response)
+        in_time(ANSWER_TIMEOUT, async || {
+            let response = self.ask(operation, object, old).await?;
+            ensure!(response["allowed"] == response["status"]["message"].is_null(), "{response}");
+            Ok(response["status"]["message"].as_str().unwrap_or_default().to_owned())
         })
-        .await??;
-        ensure!(response["allowed"] == response["status"]["message"].is_null(), "{response}");
-        Ok(response["status"]["message"].as_str().unwrap_or_default().to_owned())
+        .await
     }
 }
 
-/// Returns true for the denial of an operator that had no time for the check, on a busy machine.
-pub fn is_busy(message: &str) -> bool {
+/// Asks for the reason of a denial until the operator has time for the check: on a busy machine it has none, and denies. Other errors are
+/// returned at once.
+pub async fn in_time(attempt_timeout: Duration, mut ask: impl AsyncFnMut() -> Result<String>) -> Result<String> {
     let busy = ["checks many other policies now", "took longer than", "cannot be reviewed now"];
-    busy.iter().any(|words| message.contains(words))
+    until_with("an answer of an operator that has time", TIMEOUT, attempt_timeout, async || {
+        let refusal = ask().await;
+        let is_busy = refusal.as_ref().is_ok_and(|refusal| busy.iter().any(|words| refusal.contains(words)));
+        ensure!(!is_busy, "{refusal:?}");
+        Ok(refusal)
+    })
+    .await?
 }
 
 /// Returns the path with the token of the webhook, which follows from the key of the CA and the current 30 days.

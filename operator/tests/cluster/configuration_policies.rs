@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use proviso_crds::{ClusterPolicy, PolicyPhase, PolicyRevision, PolicyStatus};
-use proviso_e2e::{Kubectl, until, until_with};
+use proviso_e2e::{Kubectl, until};
 use serde_json::{Value, json};
 
-use crate::admission::is_busy;
+use crate::admission::in_time;
 use crate::test_cluster::{TIMEOUT, TestCluster};
 
 const NAME: &str = "memory";
@@ -149,12 +149,7 @@ impl Webhook {
     }
 
     async fn expect(&self, kubectl: &Kubectl, arguments: &[&str], object: &Value, words: &[&str]) -> Result<()> {
-        let refusal = until_with("an answer of an operator that has time", TIMEOUT, TIMEOUT, async || {
-            let refusal = self.refusal(kubectl, arguments, object).await;
-            ensure!(!refusal.as_ref().is_ok_and(|it| is_busy(it)), "{refusal:?}");
-            Ok(refusal)
-        })
-        .await??;
+        let refusal = in_time(TIMEOUT, async || self.refusal(kubectl, arguments, object).await).await?;
         let is_expected = words.iter().all(|words| refusal.contains(words)) && refusal.is_empty() == words.is_empty();
         ensure!(is_expected, "{object}: {words:?}: {refusal}");
         Ok(())

@@ -9,7 +9,7 @@ use proviso_core::Failure;
 use proviso_crds::names::{CATCH_UP, RESEND};
 use proviso_crds::{LastUpdate, UpdateResult};
 use proviso_delivery::status::resend_value;
-use proviso_delivery::{Deliveries, Next};
+use proviso_delivery::{Deliveries, Next, random};
 use proviso_programs::templates::ComponentFacts;
 use tokio::time::{Instant, sleep_until};
 
@@ -73,7 +73,7 @@ impl<'a> Session<'a> {
     /// Applies the changes since the last step, and performs an update if the component needs one. Returns the time of the next step;
     /// `None` if it follows at once.
     async fn step(&mut self) -> Result<Option<Instant>, Error> {
-        let is_due = self.is_resolution_due();
+        let is_due = self.resolution_due().is_some_and(|due| due <= Instant::now());
         let is_changed = self.observe_subscription()?;
         let is_catch_up = self.begin_catch_up();
         let missing = self.resolve(is_due || is_changed || is_catch_up).await;
@@ -84,7 +84,7 @@ impl<'a> Session<'a> {
         let scn = lock(&self.actor.shared.claims).scn_conflict(&self.actor.name);
         let obstacle = conflict.clone().or(missing).or(scn);
         self.component().with_view(|view| view.obstacle = obstacle);
-        let mut until = self.next_resolution();
+        let mut until = self.resolution_due().into_iter().fold(self.next_catch_up, Instant::min);
         if let Some(conflict) = conflict {
             self.actor
                 .reported
@@ -113,15 +113,9 @@ impl<'a> Session<'a> {
         self.component().report(self.deliveries.record(), self.deliveries.last()).await
     }
 
-    fn next_resolution(&self) -> Instant {
-        let again = self.resolve_at.into_iter().chain(self.actor.wake.due());
-        again.fold(self.next_catch_up, Instant::min)
-    }
-
-    /// Returns true if the policies must be resolved again, because they have changed or the last attempt has failed.
-    fn is_resolution_due(&self) -> bool {
-        let due = self.actor.wake.due().into_iter().chain(self.resolve_at).min();
-        due.is_some_and(|due| due <= Instant::now())
+    /// Returns the time to resolve the policies again; `None` if they have not changed and the last attempt has not failed.
+    fn resolution_due(&self) -> Option<Instant> {
+        self.actor.wake.due().into_iter().chain(self.resolve_at).min()
     }
 
     /// Takes over a change of the subscription. Returns true if its policies must be resolved again.
@@ -227,6 +221,5 @@ impl<'a> Session<'a> {
 /// compared together.
 fn next_catch_up(actor: &Actor) -> Instant {
     let interval = actor.shared.catch_up_interval;
-    let random = getrandom::u32().map_or(0.0, |number| f64::from(number) / f64::from(u32::MAX));
-    Instant::now() + interval.mul_f64(1.0 - random / 10.0)
+    Instant::now() + interval.mul_f64(1.0 - random() / 10.0)
 }
