@@ -27,7 +27,8 @@ async fn expensive_rego_ends_at_its_deadline_and_does_not_delay_others() {
     }
     let server = server_with_fine_policies(folder, &[]).await;
     let mut review = pod("u", "x");
-    review["request"]["object"]["metadata"]["annotations"] = json!({"text": "a".repeat(100_000)});
+    review["request"]["object"]["metadata"]["annotations"] = json!({"text": "a".repeat(500_000)});
+    review["request"]["object"]["spec"]["items"] = (1..3000).collect();
     let details = server.details().await;
     assert!(details.contains("[+] cluster.loops") && details.contains("[+] cluster.regex"), "{details}");
     let mut asked = Vec::new();
@@ -109,17 +110,21 @@ async fn no_rego_source_ends_the_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn greedy_rego_and_cel_are_denied_and_the_server_stays_small() {
     let folder = Folder::new();
-    // Lists of lists: the limit is reached within the time limit of the evaluation at load, also in a development build.
-    let pairs = "count([xs | some x in numbers.range(1, 3000); xs := numbers.range(x, 100000)]) > 0";
+    // Lists of strings of 1 MB: the limit is reached after little CPU time, also in a development build. A long evaluation has the
+    // lowest CPU priority, and could exceed its time limit on a busy machine.
+    let strings = |text: &str| {
+        format!("text := {text}; count([concat(\"\", [text, text]) | some i in numbers.range(1, 3000)]) > 0")
+    };
+    let at_load = strings("concat(\"\", [\"0123456789\" | some i in numbers.range(1, 50000)])");
     for name in ["a", "b", "c"] {
-        folder.write(&format!("load-{name}.json"), policy(&format!("load-{name}"), &forbid(pairs, "found")));
+        folder.write(&format!("load-{name}.json"), policy(&format!("load-{name}"), &forbid(&at_load, "found")));
     }
     // The condition on the annotation spares the evaluation at load.
-    let in_request = format!("input.request.object.metadata.annotations.text; {pairs}");
+    let in_request = strings("input.request.object.metadata.annotations.text");
     let budget = json!({"timeoutEvalSeconds": 30});
     folder.write("rego.json", policy("rego", &with(forbid(&in_request, "found"), &budget)));
-    let nested = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(a, object.metadata.annotations.text.split(''))";
-    let expression = format!("{nested}.map(b, {nested}).map(c, {nested}).size() == 0");
+    let text = "object.metadata.annotations.text";
+    let expression = format!("object.spec.items.map(x, {text} + {text}).size() == 0");
     folder.write("cel.json", policy("cel", &with(cel(&expression, "found"), &budget)));
     let server = server_with_fine_policies(folder, &["--memory-limit", "32"]).await;
     let message = "it takes more memory than its limit of";
@@ -130,7 +135,8 @@ async fn greedy_rego_and_cel_are_denied_and_the_server_stays_small() {
         assert_failed(&ask(&server, &format!("load-{name}")).await, message);
     }
     let mut review = pod("u", "x");
-    review["request"]["object"]["metadata"]["annotations"] = json!({"text": "a".repeat(10_000)});
+    review["request"]["object"]["metadata"]["annotations"] = json!({"text": "a".repeat(500_000)});
+    review["request"]["object"]["spec"]["items"] = (1..3000).collect();
     let before = server.resident();
     for name in ["rego", "cel"] {
         let asked = [
