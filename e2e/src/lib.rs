@@ -56,7 +56,7 @@ pub use previous::Previous;
 pub use process::{Invocation, Process};
 pub use proxy::{Fault, Proxy};
 pub use registry::{Access, Registry};
-pub use until::{until, until_with};
+pub use until::{until, until_after, until_with};
 pub use webhook::Webhook;
 
 /// Prints a message to standard error. The test runner does not capture it, so that the user sees it at once.

@@ -1,8 +1,9 @@
 //! Waits for a condition with a time limit.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// The time limit for the start of a component. A start takes seconds; the limit is long for slow machines.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -32,6 +33,21 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The error of the last attempt, if no attempt succeeds within `bound`.
 pub async fn until<T>(what: &str, bound: Duration, attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     until_with(what, bound, ATTEMPT_TIMEOUT, attempt).await
+}
+
+/// Waits until the clock shows a later second than `time`, so that an object that is created then is younger: the times of creation
+/// of Kubernetes' objects are whole seconds.
+///
+/// # Errors
+///
+/// If the clock stands still, or is behind `time` for more than 30 s.
+pub async fn until_after(time: &Time) -> Result<()> {
+    until("the next second", Duration::from_secs(30), async || {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+        ensure!(i64::try_from(now)? > time.0.as_second(), "the same second");
+        Ok(())
+    })
+    .await
 }
 
 /// Like [`until`], with another time limit for an attempt. For attempts that take more than 5 s on a busy machine, such as

@@ -224,14 +224,6 @@ impl TestCluster {
 }
 
 /// Waits until the current second is after `time`: Kubernetes stores times in seconds.
-async fn until_after(time: &Time) -> Result<()> {
-    until("another second", TIMEOUT, async || {
-        ensure!(Timestamp::now().as_second() > time.0.as_second());
-        Ok(())
-    })
-    .await
-}
-
 fn state(status: &ExperimentStatus) -> Option<PreviewState> {
     status.preview_metadata.as_ref().map(|preview| preview.state)
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use proviso_crds::{ClusterPolicy, PolicyPhase, PolicyRevision};
-use proviso_e2e::until;
+use proviso_e2e::{until, until_after};
 use serde_json::{Value, json};
 
 use crate::admission::AdmissionClient;
@@ -166,7 +166,9 @@ async fn another_tenant_of_a_namespace_takes_no_priority_from_a_live_policy() ->
         object["metadata"]["namespace"] = namespace.into();
         let api = cluster.dynamic("proviso.dev/v1alpha1", "Policy", Some(namespace));
         api.patch("defaults", &PatchParams::apply("test").force(), &Patch::Apply(object)).await?;
-        cluster.serve(&format!("ns.{namespace}.defaults-1"), POD).await
+        cluster.serve(&format!("ns.{namespace}.defaults-1"), POD).await?;
+        // The policy of the next namespace is younger.
+        until_after(&api.get("defaults").await?.creation_timestamp().context("its age")?).await
     };
     let status = async |namespace: &str| -> Result<Value> {
         let api = cluster.dynamic("proviso.dev/v1alpha1", "Policy", Some(namespace));

@@ -1,14 +1,13 @@
 //! The sample component in a namespace of its own, and its subscriptions.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use proviso_crds::{PolicySubscription, PolicySubscriptionStatus};
-use proviso_e2e::{component, until};
+use proviso_e2e::{component, until, until_after};
 use serde_json::{Map, Value, json};
 
 use crate::test_cluster::{TestCluster, WAIT_TIMEOUT, is_ready};
@@ -195,12 +194,7 @@ impl<'a> Component<'a> {
     pub async fn until_older(&self, subscription: &str) -> Result<()> {
         let subscriptions = Api::<PolicySubscription>::namespaced(self.cluster.client.clone(), &self.namespace);
         let created = subscriptions.get(subscription).await?.metadata.creation_timestamp.context("no time")?;
-        until("the next second", WAIT_TIMEOUT, async || {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
-            ensure!(i64::try_from(now)? > created.0.as_second(), "the same second");
-            Ok(())
-        })
-        .await
+        until_after(&created).await
     }
 
     /// Changes a key of the `ConfigMap` of a subscription by hand.

@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use proviso_crds::PreviewState;
-use proviso_e2e::until;
+use proviso_e2e::{until, until_after};
 use serde_json::json;
 
-use super::{policy, state, until_after};
+use super::{policy, state};
 use crate::test_cluster::{POD, TIMEOUT, TestCluster};
 
 #[tokio::test]

@@ -5,10 +5,10 @@ use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use proviso_crds::PolicyRevision;
-use proviso_e2e::until;
+use proviso_e2e::{until, until_after};
 use serde_json::{Value, json};
 
-use super::{about, policy, until_after};
+use super::{about, policy};
 use crate::test_cluster::{POD, TIMEOUT, TestCluster};
 
 #[tokio::test]

@@ -4,10 +4,10 @@ use anyhow::{Context as _, Result, ensure};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use proviso_crds::{ExperimentStatus, PolicyRevision, PreviewState, RevisionRole};
-use proviso_e2e::until;
+use proviso_e2e::{until, until_after};
 use serde_json::json;
 
-use super::{about, policy, state, until_after};
+use super::{about, policy, state};
 use crate::test_cluster::{POD, TIMEOUT, TestCluster};
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use proviso_e2e::until;
+use proviso_e2e::{until, until_after};
 use serde_json::{Value, json};
 
 use super::{Components, TEAM};
@@ -35,6 +35,8 @@ async fn config_maps_of_others_are_not_overwritten() -> Result<()> {
     components.until_delivered("collector", &[("memory-a", 1)]).await?;
 
     // The second ConfigMap of the older subscription would have this name.
+    let older = components.subscriptions().get("collector").await?;
+    until_after(&older.metadata.creation_timestamp.context("its age")?).await?;
     let delivery = json!({"delivery": {"configMap": "collector-policies-1"}});
     components.subscribe("newer", "memory-.*", delivery).await?;
     let message = components.until_condition("newer", "Delivered", "False", "ConfigMapConflict").await?;
