@@ -48,7 +48,7 @@ async fn generations_are_loaded_and_unloaded_separately() -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(server.details().await.contains("[ ] cluster.a-1 disabled\n[+] cluster.a-2 loaded\n"));
+    server.until_details("[ ] cluster.a-1 disabled\n[+] cluster.a-2 loaded\n").await;
     env.enable("cluster.a-1", true).await?;
     until_answered(&server, first, "one").await?;
     env.until_reported("cluster.a-1", "pod-1", "True", "Loaded").await?;
@@ -61,10 +61,8 @@ async fn generations_are_loaded_and_unloaded_separately() -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(
-        !server.get("/metrics").await.text.contains("proviso_policy_live_generation{"),
-        "the series of a removed policy"
-    );
+    let has_series = async || server.get("/metrics").await.text.contains("proviso_policy_live_generation{");
+    server.until("no series of the removed policy", async || !has_series().await).await;
     Ok(())
 }
 
