@@ -223,7 +223,6 @@ impl TestCluster {
     }
 }
 
-/// Waits until the current second is after `time`: Kubernetes stores times in seconds.
 fn state(status: &ExperimentStatus) -> Option<PreviewState> {
     status.preview_metadata.as_ref().map(|preview| preview.state)
 }
